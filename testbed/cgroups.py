@@ -159,11 +159,11 @@ def _mounted(text: str) -> Iterator[_Mount]:
 
 def _member(text: str) -> dict[str, str]:
     """The group that a process is in by controller; of version 2, under no name."""
-    found = {}
+    groups = {}
     for line in text.splitlines():
         _, controllers, path = line.split(":", 2)
-        found.update(dict.fromkeys(controllers.split(","), path))
-    return found
+        groups.update(dict.fromkeys(controllers.split(","), path))
+    return groups
 
 
 def _below(mount: _Mount, path: str) -> Path:

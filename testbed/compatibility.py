@@ -40,7 +40,8 @@ __all__ = [
 def check_dealt(algorithm: Algorithm, scenario: Scenario, workers: int) -> None:
     """Data that differ by worker, and steps in which not all take part."""
     kind, train = exchanges.get(algorithm.exchange), scenario.train
-    asked, leaves = train.participation, any(one.kind == "absent" for one in scenario.events)
+    participation = train.participation
+    leaves = any(event.kind == "absent" for event in scenario.events)
     if kind.unit == "blocks" and train.split.alpha is not None:
         raise InputError(
             f"by exchange {algorithm.exchange!r} several workers compute one sample, and with "
@@ -52,11 +53,11 @@ def check_dealt(algorithm: Algorithm, scenario: Scenario, workers: int) -> None:
         )
     if leaves:
         _check_leaving(algorithm, scenario)
-    if asked is None:
+    if participation is None:
         return
-    if asked.many(workers) > workers:
+    if (count := participation.many(workers)) > workers:
         raise InputError(
-            f"{asked.many(workers)} workers are to take part in a step, and there are {workers}",
+            f"{count} workers are to take part in a step, and there are {workers}",
             hint=f"Write at most `participation: {{workers: {workers}}}`",
         )
     if not kind.partial or algorithm.bucket_bytes or algorithm.agree:
@@ -182,23 +183,23 @@ def _check_workers(algorithm: Algorithm, scenario: Scenario, where: str | None) 
 def check_many(algorithm: Algorithm, scenario: Scenario, where: str | None) -> None:
     """Raise InputError for too many servers, too few workers, or gradients that are not real."""
     kind, named = exchanges.get(algorithm.exchange), f"algorithm {algorithm.name!r}"
-    many = {
+    counts = {
         role: sum(group.count or 1 for group in scenario.nodes.values() if group.role == role)
         for role in ("server", "worker")
     }
-    if kind.most_servers is not None and many["server"] > kind.most_servers:
+    if kind.most_servers is not None and counts["server"] > kind.most_servers:
         raise InputError(
             f"{named} exchanges by {algorithm.exchange!r}, which has one server, and there are "
-            f"{many['server']}",
+            f"{counts['server']}",
             where=where,
             hint="Write `server: {role: server}`",
         )
-    spares = kind.max_lost_workers(algorithm.exchange_options, many["worker"])
-    if spares >= many["worker"] > 0:
+    spares = kind.max_lost_workers(algorithm.exchange_options, counts["worker"])
+    if spares >= counts["worker"] > 0:
         raise InputError(
-            f"{named} does not wait for {spares} workers, and there are only {many['worker']}",
+            f"{named} does not wait for {spares} workers, and there are only {counts['worker']}",
             where=where,
-            hint=f"Write at most {many['worker'] - 1}",
+            hint=f"Write at most {counts['worker'] - 1}",
         )
     if not kind.lockstep and scenario.train.gradients != "real":
         raise InputError(
@@ -266,14 +267,14 @@ def _check_values(algorithm: Algorithm) -> None:
     """Check that a coding of whole gradients is given whole ones."""
     if algorithm.selector == "dense":
         return
-    for way, name, options in (
+    for noun, name, options in (
         ("value coding", algorithm.values, algorithm.values_options),
         ("value coding of the way down", algorithm.down, algorithm.down_options),
     ):
         if needs_all(codings.get(name), **options):
             able = [other for other in codings if not needs_all(codings.get(other))]
             raise InputError(
-                f"{way} {name!r} writes whole gradients, and selector {algorithm.selector!r} "
+                f"{noun} {name!r} writes whole gradients, and selector {algorithm.selector!r} "
                 "sends some of their elements",
                 hint=f"Take selector 'dense', or one of the value codings {_listed(able)}",
             )
@@ -316,12 +317,12 @@ def _check_messages(algorithm: Algorithm) -> None:
     if exchanges.get(algorithm.exchange).buckets:
         return
     given = {"bucket_bytes": algorithm.bucket_bytes, "overlap": algorithm.overlap}
-    if asked := {name: value for name, value in given.items() if value}:
+    if wanted := {name: value for name, value in given.items() if value}:
         able = [name for name in exchanges if exchanges.get(name).buckets]
-        off = ", ".join(f"`{name}: {_OFF[name]}`" for name in asked)
+        off = ", ".join(f"`{name}: {_OFF[name]}`" for name in wanted)
         raise InputError(
             f"the exchange {algorithm.exchange!r} sends a gradient in one message, and "
-            + " and ".join(f"{name} is {value}" for name, value in asked.items()),
+            + " and ".join(f"{name} is {value}" for name, value in wanted.items()),
             hint=f"Write {off}; buckets travel by {_listed(able)}",
         )
 
@@ -424,10 +425,10 @@ def _derived(entry: Derived, where: str | None) -> Algorithm:
 
 def _named(name: str, where: str | None) -> Algorithm:
     base, *suffixes = name.split("+")
-    found = _row(base) or _matching(base, where)
-    if found is None:
+    algorithm = _row(base) or _matching(base, where)
+    if algorithm is None:
         raise _unknown(name, base, where)
-    return extended(found, suffixes, where) if suffixes else found
+    return extended(algorithm, suffixes, where) if suffixes else algorithm
 
 
 def _row(name: str) -> Algorithm | None:

@@ -122,8 +122,8 @@ def shown(text: str) -> str:
 
 def journals() -> list[Journal]:
     """Every journal there is, by name."""
-    found = (_read(path) for path in sorted(folder().glob(f"*{_SUFFIX}")))
-    return [journal for journal in found if journal is not None]
+    read = (_read(path) for path in sorted(folder().glob(f"*{_SUFFIX}")))
+    return [journal for journal in read if journal is not None]
 
 
 def abandoned() -> list[Journal]:

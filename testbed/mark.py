@@ -67,15 +67,15 @@ class _Line:
         path = os.environ.get(_WHERE)
         if not path:
             return
-        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            made.connect(path)
+            connection.connect(path)
         except OSError:
-            made.close()
+            connection.close()
             return
-        self._socket = made
+        self._socket = connection
         ranks = {key: int(os.environ.get(key.upper(), "0")) for key in ("rank", "local_rank")}
-        made.sendall(json.dumps({"what": "hello", **ranks}).encode() + b"\n")
+        connection.sendall(json.dumps({"what": "hello", **ranks}).encode() + b"\n")
 
 
 _line = _Line()

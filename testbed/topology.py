@@ -48,21 +48,21 @@ class Machine:
         return cls(min(numbers), memory)
 
 
-def limits(asked: RequestedLimits, nodes: int, machine: Machine | None = None) -> Limits:
+def limits(requested: RequestedLimits, nodes: int, machine: Machine | None = None) -> Limits:
     """A node's limits, of which there are ``nodes``.
 
     By default twice its share of seven eighths of the memory (at least 1 GiB, and never more than
     seven eighths) and of half the processes (4,096 to 16,384); ``/tmp`` has half the node's memory.
     """
-    there = machine or Machine.here()
-    most = there.memory_bytes // 8 * 7
-    memory = asked.memory_bytes or min(most, max(_LEAST_MEMORY, most * _GENEROUS // nodes))
-    share = there.processes // 2 * _GENEROUS // nodes
-    processes = asked.processes or min(_MOST_PROCESSES, max(_FEWEST_PROCESSES, share))
-    return Limits(processes, memory, asked.tmp_bytes or memory // 2)
+    shared = machine or Machine.here()
+    most = shared.memory_bytes // 8 * 7
+    memory = requested.memory_bytes or min(most, max(_LEAST_MEMORY, most * _GENEROUS // nodes))
+    share = shared.processes // 2 * _GENEROUS // nodes
+    processes = requested.processes or min(_MOST_PROCESSES, max(_FEWEST_PROCESSES, share))
+    return Limits(processes, memory, requested.tmp_bytes or memory // 2)
 
 
-def bound_by_rlimits(held: Limits, nodes: int, *, alone: bool) -> None:
+def bound_by_rlimits(bounds: Limits, nodes: int, *, alone: bool) -> None:
     """Bound this process and what it starts where no control group can be made, as far as that
     goes. Raises OSError.
 
@@ -70,14 +70,14 @@ def bound_by_rlimits(held: Limits, nodes: int, *, alone: bool) -> None:
     own (whose processes Linux counts by themselves from 5.14 on), and ``nodes`` together are
     bounded in processes, too.
     """
-    _lower(resource.RLIMIT_DATA, held.memory_bytes)
+    _lower(resource.RLIMIT_DATA, bounds.memory_bytes)
     if alone:
-        _lower(resource.RLIMIT_NPROC, held.processes * nodes)
+        _lower(resource.RLIMIT_NPROC, bounds.processes * nodes)
 
 
-def to_json(held: Limits) -> dict[str, int]:
+def to_json(bounds: Limits) -> dict[str, int]:
     """For records: ``{"processes", "memory_bytes", "tmp_bytes"}``."""
-    return asdict(held)
+    return asdict(bounds)
 
 
 def _lower(kind: int, value: int) -> None:

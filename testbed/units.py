@@ -49,10 +49,10 @@ class _Quantity:
             )
         value = number * cls.UNITS[unit]
         cls._check(text, value)
-        made = cls._make(value)
-        if value and not made:
+        quantity = cls._make(value)
+        if value and not quantity:
             raise ValueError(f"{cls.NOUN} {text!r} is not zero but rounds to it: write 0 or more")
-        return made
+        return quantity
 
     @classmethod
     def _check(cls, text: object, value: float) -> None:

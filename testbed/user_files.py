@@ -153,13 +153,13 @@ def last_line_in(folder: Path, name: str) -> str:
 
 
 def _opened(folder: Path, name: str, flags: int) -> int:
-    place = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        if os.fstat(place).st_uid not in (os.geteuid(), _NOBODY):
+        if os.fstat(descriptor).st_uid not in (os.geteuid(), _NOBODY):
             raise ExperimentError(f"{folder} is not the folder any more that was made for this run")
-        return os.open(name, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644, dir_fd=place)
+        return os.open(name, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644, dir_fd=descriptor)
     finally:
-        os.close(place)
+        os.close(descriptor)
 
 
 _AT_ONCE_BYTES, _LONGEST_BYTES = 1 << 16, 1 << 20
@@ -175,25 +175,25 @@ def lines(pipe: IO[bytes]) -> Iterator[bytes]:
 
     Progress bars write nothing but carriage returns for hours.
     """
-    held: list[bytes] = []
+    parts: list[bytes] = []
     size, broken = 0, False
     while more := os.read(pipe.fileno(), _AT_ONCE_BYTES):
-        if held and held[-1].endswith(b"\r"):
-            size -= len(held[-1])
-            more = held.pop() + more
+        if parts and parts[-1].endswith(b"\r"):
+            size -= len(parts[-1])
+            more = parts.pop() + more
         *whole, rest = _END.split(more)
         for text, end in zip(whole[::2], whole[1::2], strict=True):
-            line = b"".join([*held, text])
+            line = b"".join([*parts, text])
             if line or (end.endswith(b"\n") and not broken):
                 yield line + b"\n"
-            held, size, broken = [], 0, False
+            parts, size, broken = [], 0, False
         if rest:
-            held.append(rest)
+            parts.append(rest)
             size += len(rest)
         if size > _LONGEST_BYTES:
-            yield b"".join(held) + b"\n"
-            held, size, broken = [], 0, True
-    if line := b"".join(held).rstrip(b"\r"):
+            yield b"".join(parts) + b"\n"
+            parts, size, broken = [], 0, True
+    if line := b"".join(parts).rstrip(b"\r"):
         yield line + b"\n"
 
 

@@ -80,11 +80,11 @@ def account_for(shown: Iterable[Shown]) -> Account | None:
     """The account of a node that is shown this: of what it may write to the owner, where the file
     system cannot show that as somebody else's, and the owner is not root. Raises OSError."""
     whose = account()
-    for one in shown:
-        owner = Path(one.path).stat()
-        if whose is None or not one.writable or owner.st_uid in (0, whose.user):
+    for each in shown:
+        owner = Path(each.path).stat()
+        if whose is None or not each.writable or owner.st_uid in (0, whose.user):
             continue
-        with _Tree(one.path, one.writable, whose) as tree:
+        with _Tree(each.path, each.writable, whose) as tree:
             if not tree.mapped:
                 return Account(owner.st_uid, owner.st_gid)
     return whose
@@ -107,14 +107,14 @@ def programs(variables: Mapping[str, str]) -> list[Shown]:
 def named(command: Iterable[str], directory: Path) -> list[Shown]:
     """The folders of files in ``/tmp`` and ``/var/tmp`` that a command's arguments name: there
     nodes have files of their own."""
-    found = set()
+    folders = set()
     for text in command:
         path = (directory / text.rpartition("=")[2]).absolute()
         temporary = next((folder for folder in _TEMPORARY if path.is_relative_to(folder)), None)
         if temporary is not None and path != temporary and len(text) < _LONGEST and path.exists():
             whole = path.is_dir() or path.parent == temporary
-            found.add(path if whole else path.parent)
-    return [Shown(str(path)) for path in sorted(found)]
+            folders.add(path if whole else path.parent)
+    return [Shown(str(path)) for path in sorted(folders)]
 
 
 def _reachable(path: Path) -> bool:
@@ -135,11 +135,11 @@ def _installation(folder: Path) -> Iterator[Path]:
         yield python.resolve().parent.parent
 
 
-def sizes_in_memory(held: Limits) -> dict[str, int]:
+def sizes_in_memory(bounds: Limits) -> dict[str, int]:
     """How much a node's own folders may hold, in bytes by path."""
-    sizes = dict.fromkeys(_PRIVATE, held.tmp_bytes)
-    run = max(held.tmp_bytes, _LEAST_RUN_BYTES)
-    return {**sizes, "/run": run, "/dev/shm": held.memory_bytes}
+    sizes = dict.fromkeys(_PRIVATE, bounds.tmp_bytes)
+    run = max(bounds.tmp_bytes, _LEAST_RUN_BYTES)
+    return {**sizes, "/run": run, "/dev/shm": bounds.memory_bytes}
 
 
 def lay(
@@ -166,8 +166,8 @@ def lay(
     with ExitStack() as stack:
         stack.callback(os.umask, os.umask(0o022))
         trees = [
-            (path, one, stack.enter_context(_Tree(path, one.writable, whose)))
-            for path, one in _targets(shown)
+            (path, each, stack.enter_context(_Tree(path, each.writable, whose)))
+            for path, each in _targets(shown)
         ]
         _set_attributes(_HERE, b"/", _READ_ONLY | _NO_SUID)
         for path, options in {**blocked, **private}.items():
@@ -177,7 +177,7 @@ def lay(
         if Path("/dev/pts").is_dir():
             mount("devpts", "/dev/pts", "devpts", _OLD_NO_SUID | _OLD_NO_EXEC, _TERMINALS)
         for path, _, tree in trees:
-            _hold(path, {shown_at: one.writable for shown_at, one, _ in trees})
+            _hold(path, {shown_at: each.writable for shown_at, each, _ in trees})
             tree.attach(path)
     if processes:
         mount("proc", "/proc", "proc", _OLD_NO_SUID | _OLD_NO_DEVICES | _OLD_NO_EXEC)
@@ -201,12 +201,12 @@ def check(shown: Iterable[Shown]) -> None:
 
 def _targets(shown: Sequence[Shown]) -> list[tuple[str, Shown]]:
     """Return what is shown at each path and where links lead. Writable beats read-only."""
-    found: dict[str, Shown] = {}
-    for one in shown:
-        for path in dict.fromkeys((os.path.realpath(one.path), str(Path(one.path).absolute()))):
-            if path not in found or one.writable:
-                found[path] = one
-    return [(path, found[path]) for path in sorted(found) if not _has(found, path)]
+    targets: dict[str, Shown] = {}
+    for each in shown:
+        for path in dict.fromkeys((os.path.realpath(each.path), str(Path(each.path).absolute()))):
+            if path not in targets or each.writable:
+                targets[path] = each
+    return [(path, targets[path]) for path in sorted(targets) if not _has(targets, path)]
 
 
 def between(above: str | Path, below: str | Path) -> list[Path]:
@@ -225,26 +225,26 @@ def _hold(path: str, writable: Mapping[str, bool]) -> None:
             mount(str(folder), folder, None, BIND)
 
 
-def _has(found: Mapping[str, Shown], path: str) -> bool:
+def _has(targets: Mapping[str, Shown], path: str) -> bool:
     """Return whether the nearest shown folder above ``path`` is writable where ``path`` is, and
     read-only where it is.
 
     Otherwise ``path`` is shown by itself: a package in a working folder stays read-only.
     """
     above = (str(parent) for parent in Path(path).parents)
-    nearest = next((found[parent] for parent in above if parent in found), None)
-    return nearest is not None and nearest.writable == found[path].writable
+    nearest = next((targets[parent] for parent in above if parent in targets), None)
+    return nearest is not None and nearest.writable == targets[path].writable
 
 
 def _blocked(shown: Iterable[Shown], whose: Account) -> dict[str, str]:
     """Folders above what is shown that ``whose`` may not enter: they begin empty."""
-    found: dict[str, str] = {}
+    blocked: dict[str, str] = {}
     for path, _ in _targets(list(shown)):
         for parent in reversed(Path(path).parents):
             if not _may_enter(parent.stat(), whose):
-                found[str(parent)] = "mode=755"
+                blocked[str(parent)] = "mode=755"
                 break
-    return {path: options for path, options in found.items() if path != "/"}
+    return {path: options for path, options in blocked.items() if path != "/"}
 
 
 def _may_enter(folder: os.stat_result, whose: Account) -> bool:

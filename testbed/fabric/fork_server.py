@@ -148,7 +148,7 @@ class Forking:
             if "room" in request:
                 request.update(self._rooms[request["room"]])
             else:
-                request["view"] = [Shown(*one) for one in request["view"]]
+                request["view"] = [Shown(*each) for each in request["view"]]
                 request["account"] = account_for(request["view"])
             reading, writing = os.pipe()
             try:

@@ -114,8 +114,8 @@ class GlooGroup:
         self._group = self._store = None  # what they hold ends with them
 
     def _join(self, store: Any) -> Any:
-        meeting, many = self._meeting, len(self._meeting.members)
-        here = [f"here/{rank}" for rank in range(many)]
+        meeting, count = self._meeting, len(self._meeting.members)
+        here = [f"here/{rank}" for rank in range(count)]
         store.set(here[meeting.own], "")
         store.wait(here, timedelta(seconds=meeting.patience_s))
         gloo: Any = dist.ProcessGroupGloo  # its options are not in PyTorch's type stubs
@@ -123,7 +123,7 @@ class GlooGroup:
         options._devices = [gloo.create_device(interface=self._interface)]
         options._timeout = timedelta(seconds=meeting.timeout_s)
         options._threads = _THREADS
-        return gloo(store, meeting.own, many, options)
+        return gloo(store, meeting.own, count, options)
 
     def _begin(self, action: Callable[[], Any]) -> GlooOperation:
         try:
@@ -164,14 +164,14 @@ class GlooOperation:
 def _store(meeting: Meeting) -> Any:
     """The first member's answers on its data address alone."""
     make: Any = dist.TCPStore  # type: ignore[attr-defined]
-    patience, many = timedelta(seconds=meeting.patience_s), len(meeting.members)
+    patience, count = timedelta(seconds=meeting.patience_s), len(meeting.members)
     if meeting.own:
-        return make(meeting.address, meeting.port, many, False, patience, wait_for_workers=False)
+        return make(meeting.address, meeting.port, count, False, patience, wait_for_workers=False)
     listener = socket.create_server((meeting.address, meeting.port), backlog=128)
     return make(
         meeting.address,
         meeting.port,
-        many,
+        count,
         True,
         patience,
         wait_for_workers=False,

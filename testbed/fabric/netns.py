@@ -120,7 +120,7 @@ def plan_core(tag: str, alias: str, places: Mapping[str, NodePlacement]) -> Rack
 
     For multicasts: the host's firewall lets none of them through a bridge that it looks at.
     """
-    members = {name: place.cable for name, place in places.items()}
+    members = {name: node.cable for name, node in places.items()}
     wires = RackWires("core", "core", "coreup", f"nw{tag[:_DEVICE_DIGITS]}-core", members)
     return RackPlan(alias, f"nw-{tag}-racks", True, (wires,))
 
@@ -131,12 +131,11 @@ def install(
     """Have the agent make the racks; returns their cables, and all nodes with their ports."""
     if not plan.racks:
         return {}, dict(places)
-    made = agent.racks(plan)
+    racks = agent.racks(plan)
     moved = {
-        name: replace(place, port=made.ports.get(name, place.port))
-        for name, place in places.items()
+        name: replace(node, port=racks.ports.get(name, node.port)) for name, node in places.items()
     }
-    return made.cables, moved
+    return racks.cables, moved
 
 
 _END_S = 2.0
@@ -333,16 +332,16 @@ class NetnsFabric:
         folders = () if group is None else tuple(map(str, group.folders))
         spec = self._specs[name]
         alone = group is None and spec.device == "cpu"  # a GPU's driver maps far more than it uses
-        held = limits(spec.limits, len(self._specs))
+        bounds = limits(spec.limits, len(self._specs))
         return ForkSetting(
             name,
             self._netns(name),
             view,
             self._hosts(),
             folders,
-            to_json(held) if alone else None,
+            to_json(bounds) if alone else None,
             len(self._specs),
-            sizes_in_memory(held),
+            sizes_in_memory(bounds),
         )
 
     def _group(self, name: str) -> ControlGroup | None:
@@ -351,8 +350,10 @@ class NetnsFabric:
             spec = self._specs[name]
             self._groups[name] = None
             with suppress(MachineError):
-                base, held = cgroups.find(), limits(spec.limits, len(self._specs))
-                self._groups[name] = cgroups.make(base, self.context.id, name, held, self._journal)
+                base, bounds = cgroups.find(), limits(spec.limits, len(self._specs))
+                self._groups[name] = cgroups.make(
+                    base, self.context.id, name, bounds, self._journal
+                )
         return self._groups[name]
 
     def _view(self, variables: Mapping[str, str]) -> list[Shown]:

@@ -214,15 +214,15 @@ def offer(folder: Path) -> Path:
     The package's own folder would not do: of a checkout it has other packages, of an environment
     all libraries.
     """
-    place = folder / ".python"
-    if not place.is_dir():
-        for new in (place, place / "testbed"):
+    offered = folder / ".python"
+    if not offered.is_dir():
+        for new in (offered, offered / "testbed"):
             new.mkdir()
             new.chmod(0o755)
-        module = place / "testbed" / "__init__.py"
+        module = offered / "testbed" / "__init__.py"
         module.write_text(_MODULE.format(init=str(PACKAGE / "__init__.py"), package=str(PACKAGE)))
         module.chmod(0o644)
-    return place
+    return offered
 
 
 if __name__ == "__main__":

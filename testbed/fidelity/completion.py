@@ -122,7 +122,7 @@ def exclusion_rules(
     does to it. ``stolen``: the host lost a processor to others, which is a measure of its own.
     """
     crossing = _crossing(ways, flows, until_s)
-    held = _held(changes)
+    stopped = _held(changes)
 
     def passed(group: MessageGroup) -> list[LinkDirection]:
         return list(dict.fromkeys(end for route in group.routes for end in ways.way(*route)))
@@ -137,7 +137,7 @@ def exclusion_rules(
             end in crossing and crossing[end].overlaps(*during(group)) for end in passed(group)
         ),
         "nodes": lambda group: any(
-            node in held and held[node].overlaps(*during(group))
+            node in stopped and stopped[node].overlaps(*during(group))
             for route in group.routes
             for node in route
         ),
@@ -156,24 +156,24 @@ def _crossing(
     ways: PathModel, flows: Iterable[Flow], until_s: float
 ) -> Mapping[LinkDirection, IntervalSet]:
     """When which link direction carries other traffic; acknowledgements go the other way."""
-    found: dict[LinkDirection, list[tuple[float, float]]] = {}
+    by_end: dict[LinkDirection, list[tuple[float, float]]] = {}
     for flow in flows:
         bursts = list(flow.bursts_until(until_s))
         for end in [*ways.way(flow.source, flow.sink), *ways.way(flow.sink, flow.source)]:
-            found.setdefault(end, []).extend(bursts)
+            by_end.setdefault(end, []).extend(bursts)
     # What stood in a queue when a burst ended is still under way.
-    return {end: IntervalSet((a, b + 1.0) for a, b in bursts) for end, bursts in found.items()}
+    return {end: IntervalSet((a, b + 1.0) for a, b in bursts) for end, bursts in by_end.items()}
 
 
 def _held(changes: Iterable[NodeChange]) -> Mapping[str, IntervalSet]:
     """When which node was paused or dead."""
     since: dict[str, float] = {}
-    found: dict[str, list[tuple[float, float]]] = {}
+    by_node: dict[str, list[tuple[float, float]]] = {}
     for change in changes:
         if change.action in {"pause", "kill"}:
             since.setdefault(change.node, change.time_s)
         elif change.node in since:
-            found.setdefault(change.node, []).append((since.pop(change.node), change.time_s))
+            by_node.setdefault(change.node, []).append((since.pop(change.node), change.time_s))
     for node, from_s in since.items():
-        found.setdefault(node, []).append((from_s, float("inf")))
-    return {node: IntervalSet(spans) for node, spans in found.items()}
+        by_node.setdefault(node, []).append((from_s, float("inf")))
+    return {node: IntervalSet(spans) for node, spans in by_node.items()}

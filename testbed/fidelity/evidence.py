@@ -58,80 +58,81 @@ class ChangeAudit:
 
 
 def audit_changes(
-    asked: RequestedLinks,
-    made: Mapping[LinkDirection, Changes],
+    requested: RequestedLinks,
+    recorded: Mapping[LinkDirection, Changes],
     until_s: Mapping[LinkDirection, float],
 ) -> dict[LinkDirection, ChangeAudit]:
-    """Every direction's changes against ``made``: its ``change`` records in order of time.
+    """Every direction's changes against ``recorded``: its ``change`` records in order of time.
 
     ``until_s``: the last look at each direction; what was due after it is not expected. Directions
     without one were not watched and are left out.
     """
     return {
-        end: _follow(asked.changes(end), made.get(end, Changes()), until_s[end])
-        for end in asked.ends
+        end: _follow(requested.changes(end), recorded.get(end, Changes()), until_s[end])
+        for end in requested.ends
         if end in until_s
     }
 
 
 def audit_initial_state(
-    asked: RequestedLinks, held: Iterable[Mapping[str, Any]]
+    requested: RequestedLinks, links: Iterable[Mapping[str, Any]]
 ) -> dict[LinkDirection, list[str]]:
-    """A sentence for everything that was not as asked before t0; ``held``: the manifest's links."""
-    found: dict[LinkDirection, list[str]] = {}
-    for link in held:
+    """A sentence for everything that was wrong before t0; ``links``: the manifest's."""
+    faults: dict[LinkDirection, list[str]] = {}
+    for link in links:
         end = LinkDirection(link["link"], link["direction"])
-        if end not in asked or not (shape := asked.initial(end)).rate_bits:
+        if end not in requested or not (shape := requested.initial(end)).rate_bits:
             continue
         wanted = (8 * -(-shape.rate_bits // 8), shape.queue_bytes)
         had = (link.get("rate_bits"), link.get("limit_bytes"))
         if None not in had and had != wanted:
-            found.setdefault(end, []).append(
+            faults.setdefault(end, []).append(
                 f"at t0 it had {had[0]} bit/s and a queue of {had[1]} B, not {wanted[0]} bit/s and "
                 f"{wanted[1]} B"
             )
-    return found
+    return faults
 
 
 def _follow(
-    changes: Iterable[tuple[float, LinkState]], made: Iterable[Change], until_s: float
+    changes: Iterable[tuple[float, LinkState]], recorded: Iterable[Change], until_s: float
 ) -> ChangeAudit:
-    found, rest = ChangeAudit(), iter(made)
+    audit, rest = ChangeAudit(), iter(recorded)
     following = next(rest, None)
     for time_s, shape in changes:
         if time_s > until_s:
             break
         while following is not None and following.due_s < time_s - SAME_S:
-            found.wrong.append(_unasked(following))
+            audit.wrong.append(_unasked(following))
             following = next(rest, None)
         if following is not None and abs(following.due_s - time_s) <= SAME_S:
-            found.expected += 1
-            found.applied += 1
-            found.wrong += _differs(shape, following)
+            audit.expected += 1
+            audit.applied += 1
+            audit.wrong += _differs(shape, following)
             following = next(rest, None)
         elif time_s <= until_s - STILL_S:
-            found.expected += 1
-            found.missing.append(time_s)
+            audit.expected += 1
+            audit.missing.append(time_s)
     more = rest if following is None else chain([following], rest)
-    found.wrong += [_unasked(change) for change in more if change.due_s <= until_s]
-    return found
+    audit.wrong += [_unasked(change) for change in more if change.due_s <= until_s]
+    return audit
 
 
-def _unasked(made: Change) -> str:
-    return f"a change was made for {made.due_s:.3f} s that nobody asked for"
+def _unasked(change: Change) -> str:
+    return f"a change was made for {change.due_s:.3f} s that nobody asked for"
 
 
-def _differs(shape: LinkState, made: Change) -> Iterator[str]:
+def _differs(shape: LinkState, change: Change) -> Iterator[str]:
     wanted = (shape.rate_bits, shape.queue_bytes)
-    was = (made.rate_bits, made.queue_bytes)
+    was = (change.rate_bits, change.queue_bytes)
     if was != wanted:
         yield (
-            f"the change at {made.due_s:.3f} s was to {was[0]} bit/s and {was[1]} B, "
+            f"the change at {change.due_s:.3f} s was to {was[0]} bit/s and {was[1]} B, "
             f"not to {wanted[0]} bit/s and {wanted[1]} B"
         )
     impairments = shape.impairments.to_json()
-    if made.impairments not in (None, impairments):
-        yield f"the change at {made.due_s:.3f} s was to {made.impairments}, not to {impairments}"
+    if change.impairments not in (None, impairments):
+        which = f"the change at {change.due_s:.3f} s"
+        yield f"{which} was to {change.impairments}, not to {impairments}"
 
 
 def interval(hits: float, trials: float, confidence: float) -> tuple[float, float]:
@@ -174,20 +175,22 @@ class LossSeen:
         """Distance of asked from seen, in widths of the interval to that side: up to 1 is right."""
         if self.asked is None or self.low is None or self.high is None:
             return None
-        seen = self.lost / self.packets
-        bound = self.high if self.asked > seen else self.low
-        return 0.0 if self.asked == seen else abs(self.asked - seen) / max(abs(bound - seen), 1e-12)
+        share = self.lost / self.packets
+        bound = self.high if self.asked > share else self.low
+        return (
+            0.0 if self.asked == share else abs(self.asked - share) / max(abs(bound - share), 1e-12)
+        )
 
 
-def expected(asked: Impairments) -> Expected | str:
+def expected(impairments: Impairments) -> Expected | str:
     """Return the share a line should lose (or mark, with ``ecn``), or why that cannot be said."""
-    if isinstance(asked.loss, GilbertElliott):
-        model = asked.loss
+    if isinstance(impairments.loss, GilbertElliott):
+        model = impairments.loss
         chain = ((1 - model.p, model.p), (model.r, 1 - model.r))
         return _of_chain(chain, (model.loss_good, model.loss_bad))
-    if isinstance(asked.loss, FourState):
-        return _of_chain(_four(asked.loss), (0.0, 0.0, 1.0, 1.0))
-    return Expected(asked.loss)
+    if isinstance(impairments.loss, FourState):
+        return _of_chain(_four(impairments.loss), (0.0, 0.0, 1.0, 1.0))
+    return Expected(impairments.loss)
 
 
 def seen(packets: int, lost: int, shapes: Iterable[LinkState], confidence: float) -> LossSeen:
@@ -197,11 +200,11 @@ def seen(packets: int, lost: int, shapes: Iterable[LinkState], confidence: float
         return LossSeen(packets, lost, why="no packets came to it")
     if len(models) != 1:
         return LossSeen(packets, lost, why="the loss asked for changed meanwhile")
-    found = expected(next(iter(models.values())))
-    if isinstance(found, str):
-        return LossSeen(packets, lost, why=found)
-    low, high = interval(lost / found.weight, packets / found.weight, confidence)
-    return LossSeen(packets, lost, found.share, low, high)
+    model = expected(next(iter(models.values())))
+    if isinstance(model, str):
+        return LossSeen(packets, lost, why=model)
+    low, high = interval(lost / model.weight, packets / model.weight, confidence)
+    return LossSeen(packets, lost, model.share, low, high)
 
 
 def _four(model: FourState) -> Matrix:
@@ -357,7 +360,7 @@ def gather(
         seconds=seconds,
         links=links,
         followed={
-            str(end): found for end, found in audit_changes(asked, history.changes, until_s).items()
+            str(end): audit for end, audit in audit_changes(asked, history.changes, until_s).items()
         },
         starts={str(end): said for end, said in audit_initial_state(asked, held).items()},
         losses=_losses(links, asked, limits),
@@ -368,27 +371,31 @@ def gather(
 
 
 def unattributed_bytes(
-    asked: RequestedLinks, crossed: Iterable[str], uncounted: Iterable[str] = ()
+    requested: RequestedLinks, crossed: Iterable[str], uncounted: Iterable[str] = ()
 ) -> dict[str, str]:
     """Return why the sockets' bytes are not all there is, keyed by place.
 
     ``crossed``: links with other traffic. ``uncounted``: nodes whose gradients a library carries.
     """
     names, without = set(crossed), set(uncounted)
-    found = {
-        str(end): "gloo keeps no count of its bytes" for end in asked.ends if end.link in without
+    reasons = {
+        str(end): "gloo keeps no count of its bytes"
+        for end in requested.ends
+        if end.link in without
     }
-    for end in asked.ends:
+    for end in requested.ends:
         if end.link in names:
-            found.setdefault(str(end), "other traffic goes over it")
-    copying = {end for end in asked.ends if any(s.impairments.duplicate for s in asked.shapes(end))}
-    for end in asked.ends if copying else []:
+            reasons.setdefault(str(end), "other traffic goes over it")
+    copying = {
+        end for end in requested.ends if any(s.impairments.duplicate for s in requested.shapes(end))
+    }
+    for end in requested.ends if copying else []:
         if end in copying or end.direction == "down":
-            found.setdefault(str(end), "packets are duplicated on the way")
-    return found
+            reasons.setdefault(str(end), "packets are duplicated on the way")
+    return reasons
 
 
-def _losses(links: Records, asked: RequestedLinks, limits: Thresholds) -> dict[str, LossSeen]:
+def _losses(links: Records, requested: RequestedLinks, limits: Thresholds) -> dict[str, LossSeen]:
     lines = [link for link in links if link.get("line_packets") is not None]
     # Of many lines one is outside its interval sooner: together they have the confidence asked for.
     confidence = 1 - (1 - limits.loss_confidence) / max(1, len(lines))
@@ -396,7 +403,7 @@ def _losses(links: Records, asked: RequestedLinks, limits: Thresholds) -> dict[s
         str(_end(link)): seen(
             int(link["line_packets"]),
             int(link["line_lost"] or 0),
-            asked.shapes(_end(link)),
+            requested.shapes(_end(link)),
             confidence,
         )
         for link in lines

@@ -56,7 +56,7 @@ class RequestedLinks:
 
     def shapes(self, end: LinkDirection) -> Iterator[LinkState]:
         """Every state that the direction has at some time; none if it is not shaped."""
-        return (self._every[one] for one in self._shapes.get(end, ()))
+        return (self._every[number] for number in self._shapes.get(end, ()))
 
     def outages(self, end: LinkDirection) -> Iterator[tuple[float, float]]:
         """From when to when nothing was asked for; the last one may have no end."""
@@ -93,9 +93,9 @@ class _Link:
 class PathModel:
     """``rack_of``: each node's rack, for those that are in one. Node None: the switch."""
 
-    def __init__(self, asked: RequestedLinks, rack_of: Mapping[str, str]) -> None:
+    def __init__(self, requested: RequestedLinks, rack_of: Mapping[str, str]) -> None:
         self._rack_of = rack_of
-        self._links = {end: _link(asked, end) for end in asked.ends}
+        self._links = {end: _link(requested, end) for end in requested.ends}
 
     def way(self, source: str | None, sink: str | None) -> list[LinkDirection]:
         """The link directions that a packet passes, in order."""
@@ -130,15 +130,15 @@ class PathModel:
 
     def overhead(self, ends: Iterable[LinkDirection]) -> int | None:
         """Bytes charged per packet on all directions; None where they differ or change."""
-        found = frozenset[int]().union(*(link.overheads for link in self._of(ends)))
-        return None if len(found) > 1 else next(iter(found), 0)
+        overheads = frozenset[int]().union(*(link.overheads for link in self._of(ends)))
+        return None if len(overheads) > 1 else next(iter(overheads), 0)
 
     def _of(self, ends: Iterable[LinkDirection]) -> Iterator[_Link]:
         return (self._links[end] for end in ends if end in self._links)
 
 
-def _link(asked: RequestedLinks, end: LinkDirection) -> _Link:
-    impaired = {shape.impairments for shape in asked.shapes(end)}
+def _link(requested: RequestedLinks, end: LinkDirection) -> _Link:
+    impaired = {shape.impairments for shape in requested.shapes(end)}
     spans = [_span_ns(each) for each in impaired]
     delays = {each.delay_ns for each in impaired}
     return _Link(
@@ -146,24 +146,24 @@ def _link(asked: RequestedLinks, end: LinkDirection) -> _Link:
         high_s=max(high for _, high in spans) / 1e9,
         delay_s=max(delays) / 1e9,
         random=len(delays) > 1 or any(map(_random, impaired)),
-        overheads=frozenset(shape.overhead_bytes for shape in asked.shapes(end)),
-        outages=IntervalSet(asked.outages(end)),
+        overheads=frozenset(shape.overhead_bytes for shape in requested.shapes(end)),
+        outages=IntervalSet(requested.outages(end)),
     )
 
 
-def _span_ns(asked: Impairments) -> tuple[int, int]:
+def _span_ns(impairments: Impairments) -> tuple[int, int]:
     """The least delay that a packet may have, and what the least of many is not above."""
-    widest = asked.jitter_ns * (1 if asked.distribution == "uniform" else _TAIL)
-    low = 0 if asked.reorder else max(0, asked.delay_ns - widest)
-    return low, asked.delay_ns + (asked.slot.longest_ns if asked.slot else 0)
+    widest = impairments.jitter_ns * (1 if impairments.distribution == "uniform" else _TAIL)
+    low = 0 if impairments.reorder else max(0, impairments.delay_ns - widest)
+    return low, impairments.delay_ns + (impairments.slot.longest_ns if impairments.slot else 0)
 
 
-def _random(asked: Impairments) -> bool:
+def _random(impairments: Impairments) -> bool:
     return bool(
-        asked.jitter_ns
-        or asked.loss
-        or asked.reorder
-        or asked.duplicate
-        or asked.corrupt
-        or asked.slot
+        impairments.jitter_ns
+        or impairments.loss
+        or impairments.reorder
+        or impairments.duplicate
+        or impairments.corrupt
+        or impairments.slot
     )

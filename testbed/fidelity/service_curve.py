@@ -116,10 +116,10 @@ def _delivered(bits: Bits, loads: Sequence[OfferedLoad], turns: Mapping[float, _
 
 
 def _by_link(loads: Iterable[OfferedLoad]) -> Iterable[list[OfferedLoad]]:
-    found: dict[str, list[OfferedLoad]] = {}
+    by_link: dict[str, list[OfferedLoad]] = {}
     for load in loads:
-        found.setdefault(load.link, []).append(load)
-    return found.values()
+        by_link.setdefault(load.link, []).append(load)
+    return by_link.values()
 
 
 def _in_turn(
@@ -200,18 +200,18 @@ class MessageGroup:
     @property
     def ends(self) -> list[LinkDirection]:
         """The link directions on their way."""
-        there: LinkDirection = LinkDirection(
+        shared: LinkDirection = LinkDirection(
             self.server, "down" if self.direction == "up" else "up"
         )
-        return [there, *dict.fromkeys(map(self._end, self.loads))]
+        return [shared, *dict.fromkeys(map(self._end, self.loads))]
 
     def link_bits(self) -> dict[LinkDirection, float]:
         """Bits on the wire that each link on the way has to carry."""
-        there, *own = self.ends
+        shared, *own = self.ends
         bits = dict.fromkeys(own, 0.0)
         for load in self.loads:
             bits[self._end(load)] += load.bits
-        return {there: sum(bits.values()), **bits}
+        return {shared: sum(bits.values()), **bits}
 
     @property
     def routes(self) -> list[tuple[str, str]]:
@@ -221,13 +221,13 @@ class MessageGroup:
 
     def done(self, bits: Bits, delay: Delay = no_delay) -> float:
         """When the asked rates and delays would have had the last byte there."""
-        there, *own = self.ends
+        shared, *own = self.ends
         if self.direction == "up":
             loads = [
                 replace(load, start_s=load.start_s + delay(self._end(load))) for load in self.loads
             ]
-            return uploads_done(bits, loads, self.server) + delay(there)
-        last = delay(there) + max(map(delay, own))
+            return uploads_done(bits, loads, self.server) + delay(shared)
+        last = delay(shared) + max(map(delay, own))
         return downloads_done(bits, self.loads, self.server) + last
 
     def charged(self, overhead_bytes: int) -> MessageGroup:
@@ -350,7 +350,7 @@ class MessageInFlight:
 
 def flights(messages: Iterable[Mapping[str, Any]]) -> list[MessageInFlight]:
     """Convert ``MessageRecord`` objects, in the order of their beginning."""
-    found = [
+    under_way = [
         MessageInFlight(
             str(m["sender"]),
             str(m["node"]),
@@ -361,28 +361,28 @@ def flights(messages: Iterable[Mapping[str, Any]]) -> list[MessageInFlight]:
         )
         for m in messages
     ]
-    return sorted(found, key=lambda one: one.sent_s)
+    return sorted(under_way, key=lambda flight: flight.sent_s)
 
 
 def group_by_common_end(under_way: Sequence[MessageInFlight]) -> tuple[list[MessageGroup], int]:
     """The groups of flights in the order of their beginning, and how many clusters are none."""
-    found, entangled = list[MessageGroup](), 0
+    groups, entangled = list[MessageGroup](), 0
     carried: dict[LinkDirection, IntervalSet] = {}
-    for one in under_way:
-        for end in one.ends:
-            carried.setdefault(end, IntervalSet()).add(one.sent_s, one.arrived_s)
+    for flight in under_way:
+        for end in flight.ends:
+            carried.setdefault(end, IntervalSet()).add(flight.sent_s, flight.arrived_s)
     for cluster in _clusters(under_way):
-        if any(_acknowledges(one, carried) for one in cluster):
+        if any(_acknowledges(flight, carried) for flight in cluster):
             entangled += 1
             continue
-        sources, sinks = {one.source for one in cluster}, {one.sink for one in cluster}
+        sources, sinks = {flight.source for flight in cluster}, {flight.sink for flight in cluster}
         if len(sinks) == 1:
-            found.append(_group(cluster, "up", cluster[0].sink))
+            groups.append(_group(cluster, "up", cluster[0].sink))
         elif len(sources) == 1:
-            found.append(_group(cluster, "down", cluster[0].source))
+            groups.append(_group(cluster, "down", cluster[0].source))
         else:
             entangled += 1
-    return found, entangled
+    return groups, entangled
 
 
 def _acknowledges(flight: MessageInFlight, carried: Mapping[LinkDirection, IntervalSet]) -> bool:
@@ -397,33 +397,33 @@ def _clusters(under_way: Sequence[MessageInFlight]) -> Iterator[list[MessageInFl
     """Flights that overlap on a link direction, directly or by way of others."""
     above = list(range(len(under_way)))
 
-    def top(place: int) -> int:
-        while above[place] != place:
-            above[place] = above[above[place]]
-            place = above[place]
-        return place
+    def top(number: int) -> int:
+        while above[number] != number:
+            above[number] = above[above[number]]
+            number = above[number]
+        return number
 
     latest: dict[LinkDirection, int] = {}
     """The flight that lasts longest of those that have begun, for every link direction."""
-    for place, one in enumerate(under_way):
-        for end in one.ends:
+    for number, flight in enumerate(under_way):
+        for end in flight.ends:
             before = latest.get(end)
-            if before is not None and under_way[before].arrived_s > one.sent_s:
-                above[top(place)] = top(before)
-            if before is None or under_way[before].arrived_s <= one.arrived_s:
-                latest[end] = place
-    found: dict[int, list[MessageInFlight]] = {}
-    for place, one in enumerate(under_way):
-        found.setdefault(top(place), []).append(one)
-    yield from found.values()
+            if before is not None and under_way[before].arrived_s > flight.sent_s:
+                above[top(number)] = top(before)
+            if before is None or under_way[before].arrived_s <= flight.arrived_s:
+                latest[end] = number
+    clusters: dict[int, list[MessageInFlight]] = {}
+    for number, flight in enumerate(under_way):
+        clusters.setdefault(top(number), []).append(flight)
+    yield from clusters.values()
 
 
 def _group(cluster: Sequence[MessageInFlight], direction: str, hub: str) -> MessageGroup:
     loads, begun_s = list[OfferedLoad](), float("-inf")
-    for one in cluster:
-        if direction == "up" or one.sent_s - begun_s > BURST_WINDOW_S:
-            begun_s = one.sent_s
-        link = one.source if direction == "up" else one.sink
-        loads.append(OfferedLoad(link, 8.0 * wire_bytes(one.bytes), begun_s))
-    last_s = max(one.arrived_s for one in cluster)
+    for flight in cluster:
+        if direction == "up" or flight.sent_s - begun_s > BURST_WINDOW_S:
+            begun_s = flight.sent_s
+        link = flight.source if direction == "up" else flight.sink
+        loads.append(OfferedLoad(link, 8.0 * wire_bytes(flight.bytes), begun_s))
+    last_s = max(flight.arrived_s for flight in cluster)
     return MessageGroup(cluster[0].step, direction, hub, tuple(loads), last_s)

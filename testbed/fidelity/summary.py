@@ -59,16 +59,16 @@ def expected_step_s(manifest: Mapping[str, Any], steps: StoredRecords, rounds: S
     unequal_s, both_s, all_paced = array("d"), array("d"), pace is None
     pairs = _pairs(groups(rounds, steps, names, every), history)
     paces = _paces(steps) if pace is None else iter(())
-    asked: tuple[int, Mapping[str, float]] = (-1, {})
+    paced: tuple[int, Mapping[str, float]] = (-1, {})
     for step, pair in pairs:
         if pair is None:
             return None
-        while asked[0] < step and (following := next(paces, None)) is not None:
-            asked = following
-        all_paced = all_paced and asked[0] == step
+        while paced[0] < step and (following := next(paces, None)) is not None:
+            paced = following
+        all_paced = all_paced and paced[0] == step
         if all_paced:
-            unequal_s.append(_unequal_s(row, history, asked[1], pair))
-        both_s.append(together(_needed_s(history, one) for one in pair.values()))
+            unequal_s.append(_unequal_s(row, history, paced[1], pair))
+        both_s.append(together(_needed_s(history, part) for part in pair.values()))
     if not both_s:
         return None
     if all_paced:
@@ -78,10 +78,10 @@ def expected_step_s(manifest: Mapping[str, Any], steps: StoredRecords, rounds: S
 
 
 def _pairs(
-    found: Iterable[MessageGroup], history: LinkLog
+    message_groups: Iterable[MessageGroup], history: LinkLog
 ) -> Iterator[tuple[int, Mapping[str, Sequence[MessageGroup]] | None]]:
     """Yield, for every step with both, its uploads and downloads; None: links were not sampled."""
-    for step, own in groupby(found, key=lambda group: group.step):
+    for step, own in groupby(message_groups, key=lambda group: group.step):
         pair: dict[str, list[MessageGroup]] = {}
         for group in own:
             if any(end not in history for end in group.ends):
@@ -161,16 +161,16 @@ def lost_reasons(events: Events) -> list[str]:
 
 def dropped(events: Events, names: Mapping[int, str]) -> dict[str, int]:
     """Count the gradients that came too late for use, by sender. ``names``: of peers, by number."""
-    found = Counter(names[int(event["seen"]["sender"])] for event in events.get("dropped", []))
-    return dict(sorted(found.items()))
+    counts = Counter(names[int(event["seen"]["sender"])] for event in events.get("dropped", []))
+    return dict(sorted(counts.items()))
 
 
 def staleness(events: Events) -> dict[str, float | int | None]:
     """``mean_staleness`` and ``max_staleness`` of gradients applied alone; None for means."""
-    found = array("q", (int(event["staleness"]) for event in events.get("gradient", [])))
+    values = array("q", (int(event["staleness"]) for event in events.get("gradient", [])))
     return {
-        "mean_staleness": fmean(found) if found else None,
-        "max_staleness": max(found, default=None),
+        "mean_staleness": fmean(values) if values else None,
+        "max_staleness": max(values, default=None),
     }
 
 
@@ -249,7 +249,7 @@ def summarise(directory: Path, verdict: Verdict | None = None) -> dict[str, Any]
         **staleness(events),
         "dropped": dropped(events, peer_names(manifest)),
         "lost": lost_workers(events),
-        "labels": {str(one["node"]): one["labels"] for one in events.get("labels", [])},
+        "labels": {str(event["node"]): event["labels"] for event in events.get("labels", [])},
     }
 
 
@@ -304,8 +304,8 @@ def finished_steps(steps: Records, manifest: Mapping[str, Any]) -> int:
         for name, node in manifest["nodes"].items()
         if node["role"] == "worker" and int(node["rank"]) % every == 0
     ]
-    made = Counter(step["node"] for step in steps)
-    return min((made[worker] for worker in workers), default=0)
+    counts = Counter(step["node"] for step in steps)
+    return min((counts[worker] for worker in workers), default=0)
 
 
 def phase_means(steps: Records, dilation: float) -> dict[str, float]:
@@ -332,15 +332,15 @@ def selection_means(steps: Records) -> dict[str, float | None]:
 
 def time_to_accuracy(evaluations: Records, dilation: float) -> dict[str, float]:
     """When each level of test accuracy was first reached; levels never reached are left out."""
-    found = {f"{level:g}": first_reached(evaluations, level, dilation) for level in LEVELS}
-    return {level: time_s for level, time_s in found.items() if time_s is not None}
+    times = {f"{level:g}": first_reached(evaluations, level, dilation) for level in LEVELS}
+    return {level: time_s for level, time_s in times.items() if time_s is not None}
 
 
 def first_reached(evaluations: Records, level: float, dilation: float) -> float | None:
     """Model seconds until the first evaluation of at least ``level``; None if there is none."""
-    for seen in sorted(evaluations, key=lambda seen: int(seen["step"])):
-        if seen["accuracy"] >= level:
-            return float(seen["time_s"]) / dilation
+    for evaluation in sorted(evaluations, key=lambda evaluation: int(evaluation["step"])):
+        if evaluation["accuracy"] >= level:
+            return float(evaluation["time_s"]) / dilation
     return None
 
 
@@ -379,8 +379,8 @@ def verdict_of(directory: Path, verdict: Verdict | None) -> dict[str, Any]:
     if verdict is None and (directory / SUMMARY).exists():
         before = read_json(directory / SUMMARY)
         return {key: before.get(key) for key in ("verdict", "reasons", "measures", "ended")}
-    found = asdict(verdict or UNFINISHED)
-    return {"verdict": found.pop("state"), **found}
+    fields = asdict(verdict or UNFINISHED)
+    return {"verdict": fields.pop("state"), **fields}
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,9 +406,9 @@ def known_steps(events: Events, traffic: LinkTraffic) -> KnownSteps:
     marked = job_steps(marked_steps(events.get("mark", [])), events.get("process", []))
     if marked:
         return KnownSteps(marked, "marks", 1.0, "The job's processes marked their steps.")
-    found = infer(traffic)
-    by = "traffic" if found.ends_s else None
-    return KnownSteps(_as_steps(found), by, found.confidence, found.reason)
+    inferred = infer(traffic)
+    by = "traffic" if inferred.ends_s else None
+    return KnownSteps(_as_steps(inferred), by, inferred.confidence, inferred.reason)
 
 
 def summarise_job(
@@ -455,9 +455,9 @@ def share_of(steps: Sequence[JobStep], traffic: LinkTraffic, wall_s: float) -> f
     return traffic.share(first, steps[-1].end_s)
 
 
-def _as_steps(found: Inferred) -> Sequence[JobStep]:
+def _as_steps(inferred: Inferred) -> Sequence[JobStep]:
     steps = JobSteps()
-    for number, pair in enumerate(pairwise(found.ends_s), start=1):
+    for number, pair in enumerate(pairwise(inferred.ends_s), start=1):
         steps.append(JobStep(number, *pair, {}, {}))
     return steps
 
@@ -472,13 +472,13 @@ def _job_ended_s(events: Events, steps: Sequence[JobStep], traffic: LinkTraffic)
 
 def _node(name: str, events: Events, traffic: LinkTraffic) -> dict[str, Any]:
     """Bytes on its link, or at its data interface; its processes' exit statuses."""
-    found = traffic.bytes_of(name)
-    if found is None:
+    carried = traffic.bytes_of(name)
+    if carried is None:
         own = [c for c in events.get("carried", []) if c["node"] == name and c["role"] == "data"]
-        found = sum(int(c["sent_bytes"]) for c in own), sum(int(c["received_bytes"]) for c in own)
+        carried = sum(int(c["sent_bytes"]) for c in own), sum(int(c["received_bytes"]) for c in own)
     ended = [process for process in events.get("process", []) if process["node"] == name]
     return {
-        "up_bytes": found[0],
-        "down_bytes": found[1],
+        "up_bytes": carried[0],
+        "down_bytes": carried[1],
         "statuses": [int(p["status"]) for p in sorted(ended, key=lambda p: int(p["local_rank"]))],
     }

@@ -61,10 +61,10 @@ class Verdict:
 
 def judge(evidence: Evidence, thresholds: Thresholds = THRESHOLDS) -> Verdict:
     """Find the verdict: worst reasons first, and the worst subject of each measure."""
-    found = run_checks(evidence, thresholds)
-    states = [finding.state(thresholds.degraded_factor) for finding in found]
-    judged = sorted(zip(found, states, strict=True), key=lambda pair: -_ORDER.index(pair[1]))
-    measures = _measures(found, thresholds.degraded_factor)
+    results = run_checks(evidence, thresholds)
+    states = [finding.state(thresholds.degraded_factor) for finding in results]
+    judged = sorted(zip(results, states, strict=True), key=lambda pair: -_ORDER.index(pair[1]))
+    measures = _measures(results, thresholds.degraded_factor)
     if evidence.completion is not None:
         measures["completion"] = dict(evidence.completion)
     return Verdict(
@@ -90,10 +90,10 @@ def judge_filled(evidence: Evidence, thresholds: Thresholds = THRESHOLDS) -> Ver
     return replace(verdict, reasons=[*verdict.reasons, *unjudged])
 
 
-def _measures(found: list[CheckResult], factor: float) -> dict[str, Any]:
+def _measures(results: list[CheckResult], factor: float) -> dict[str, Any]:
     measures: dict[str, Any] = {}
-    for name in dict.fromkeys(finding.measure for finding in found):
-        same = [finding for finding in found if finding.measure == name]
+    for name in dict.fromkeys(finding.measure for finding in results):
+        same = [finding for finding in results if finding.measure == name]
         measured = [finding for finding in same if finding.deviation is not None]
         if not measured:
             measures[name] = f"not measured: {same[0].sentence}"
@@ -114,14 +114,14 @@ def disturbed(
     history: LinkLog, under_way: IntervalSet, limits: Thresholds
 ) -> list[UnreliableInterval]:
     """All of them by time. Lack of a processor counts only while traffic was ``under_way``."""
-    found = [
+    intervals = [
         *_of("stolen", history.host.stolen()),
         *_of("starved", history.host.starved(under_way, limits)),
         *_of("backlog", history.host.dropping()),
         *_of("late", IntervalSet(chain(history.late, _late_changes(history, limits)))),
         *_read_back(history),
     ]
-    return sorted(found, key=lambda span: (span.from_s, span.reason))
+    return sorted(intervals, key=lambda span: (span.from_s, span.reason))
 
 
 def _of(reason: str, spans: IntervalSet) -> Iterator[UnreliableInterval]:
@@ -131,18 +131,16 @@ def _of(reason: str, spans: IntervalSet) -> Iterator[UnreliableInterval]:
 
 
 def _late_changes(history: LinkLog, limits: Thresholds) -> Iterable[tuple[float, float]]:
-    for made in history.changes.values():
-        for change in made:
+    for changes in history.changes.values():
+        for change in changes:
             if change.applied_s - change.due_s > limits.lateness_p99_ms / 1e3:
                 yield change.due_s, change.applied_s
 
 
 def _read_back(history: LinkLog) -> Iterator[UnreliableInterval]:
     for wrong in history.mismatches:
-        place = f"{wrong['link']} {wrong['direction']}"
-        yield UnreliableInterval(
-            float(wrong["from_s"]), float(wrong["to_s"]), "read_back", (place,)
-        )
+        end = f"{wrong['link']} {wrong['direction']}"
+        yield UnreliableInterval(float(wrong["from_s"]), float(wrong["to_s"]), "read_back", (end,))
 
 
 FORMAT = 1
@@ -198,28 +196,28 @@ def certificate(
         },
         "disturbed": [_span(span) for span in disturbed],
         "measures": {
-            name: found for name, found in verdict.measures.items() if name != "completion"
+            name: measure for name, measure in verdict.measures.items() if name != "completion"
         },
         "thresholds": asdict(thresholds),
     }
 
 
 def _link(link: Mapping[str, Any], evidence: Evidence) -> dict[str, Any]:
-    place = f"{link['link']} {link['direction']}"
-    followed = None if evidence.followed is None else evidence.followed.get(place)
+    end = f"{link['link']} {link['direction']}"
+    followed = None if evidence.followed is None else evidence.followed.get(end)
     return {
         **_some(link, _SAID),
         "per_second": {"mape": link.get("mape_1s"), "worst": link.get("worst_1s")},
         "per_step": {"mape": link.get("mape_step")},
         "busy": {name.removeprefix("busy_"): link.get(name) for name in _BUSY},
-        "changes": _changes(link, followed, evidence.starts.get(place, ())),
+        "changes": _changes(link, followed, evidence.starts.get(end, ())),
         "queue": _some(link, _QUEUE),
         "outages": {
             "count": link.get("outages"),
             "bytes": link.get("outage_bytes"),
             "resume_ms": link.get("resume_ms"),
         },
-        "line": _line(link, evidence.losses.get(place)),
+        "line": _line(link, evidence.losses.get(end)),
         "watch": _some(link, _WATCH),
     }
 
@@ -240,12 +238,12 @@ def _changes(
     }
 
 
-def _line(link: Mapping[str, Any], seen: LossSeen | None) -> dict[str, Any] | None:
+def _line(link: Mapping[str, Any], loss: LossSeen | None) -> dict[str, Any] | None:
     """None where there is no delay line."""
     if link.get("line_packets") is None:
         return None
-    asked = None if seen is None else asdict(seen)
-    return {"packets": link["line_packets"], "refused": link.get("line_limit"), "loss": asked}
+    fields = None if loss is None else asdict(loss)
+    return {"packets": link["line_packets"], "refused": link.get("line_limit"), "loss": fields}
 
 
 def _way(path: PathSeen) -> dict[str, Any]:

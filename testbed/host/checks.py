@@ -252,12 +252,12 @@ def privileges() -> Finding:
 
 def docker_engine() -> Finding:
     """An engine that answers, not too old."""
-    found = engine_module.version()
-    if found is None:
+    version = engine_module.version()
+    if version is None:
         engine_module.require()
     oldest = ".".join(map(str, engine_module.OLDEST_ENGINE))
-    fine = engine_module.numbers(found or "") >= engine_module.OLDEST_ENGINE
-    return Finding(fine, f"{found}", f"Install Docker Engine {oldest} or newer")
+    fine = engine_module.numbers(version or "") >= engine_module.OLDEST_ENGINE
+    return Finding(fine, f"{version}", f"Install Docker Engine {oldest} or newer")
 
 
 def compose() -> Finding:
@@ -265,9 +265,9 @@ def compose() -> Finding:
     command = engine_module.compose_command()
     if command is None:
         return Finding(False, "not found", _MAKE_SETUP)
-    found = engine_module.compose_version_of(command) or ""
-    fine = engine_module.numbers(found) >= engine_module.OLDEST_COMPOSE
-    return Finding(fine, f"`{' '.join(command)}` {found}", "Install Docker Compose 1.29 or newer")
+    version = engine_module.compose_version_of(command) or ""
+    fine = engine_module.numbers(version) >= engine_module.OLDEST_COMPOSE
+    return Finding(fine, f"`{' '.join(command)}` {version}", "Install Docker Compose 1.29 or newer")
 
 
 def images_current() -> Finding:
@@ -314,9 +314,9 @@ def iperf3() -> Finding:
 
 def gpu() -> Finding:
     """An NVIDIA device, for nodes with ``device: cuda``."""
-    found = has_gpu()
-    detail = "found" if found else "none: nodes with `device: cuda` cannot run here"
-    return Finding(found, detail, "Use `device: cpu`")
+    present = has_gpu()
+    detail = "found" if present else "none: nodes with `device: cuda` cannot run here"
+    return Finding(present, detail, "Use `device: cpu`")
 
 
 CHECKS = (

@@ -224,10 +224,10 @@ def _restore(before: EngineHost, up: EngineHost) -> list[str]:
 
 
 def _policy(tool: str) -> str | None:
-    found = re.search(
+    match = re.search(
         r"^-P FORWARD (\w+)$", answer([tool, "-w", "-S", "FORWARD"]) or "", re.MULTILINE
     )
-    return found[1] if found else None
+    return match[1] if match else None
 
 
 def _rules(tool: str, table: str) -> list[str]:
@@ -236,7 +236,7 @@ def _rules(tool: str, table: str) -> list[str]:
 
 def _remove_rules(tool: str) -> bool:
     """Rules that lead to Docker's chains, or speak of its bridge, then the chains."""
-    found = False
+    removed = False
     for table in _TABLES:
         rules = _rules(tool, table)
         ours = [line for line in rules if _DOCKERS.search(line)]
@@ -248,8 +248,8 @@ def _remove_rules(tool: str) -> bool:
         for option in ("-F", "-X"):
             for chain in chains:
                 run([tool, "-w", "-t", table, option, chain])
-        found = found or bool(ours)
-    return found
+        removed = removed or bool(ours)
+    return removed
 
 
 OLDEST_ENGINE = (20, 10)

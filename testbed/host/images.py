@@ -142,8 +142,8 @@ def mirror() -> str:
     folder = Path("/etc/apt")
     files = [folder / "sources.list", *sorted(folder.glob("sources.list.d/*"))]
     for path in files:
-        if path.is_file() and (found := debian_mirror(path.read_text(errors="replace"))):
-            return found
+        if path.is_file() and (address := debian_mirror(path.read_text(errors="replace"))):
+            return address
     return DEFAULT_MIRROR
 
 
@@ -227,8 +227,8 @@ def tags() -> Tags:
     node = paths.of(runtime, in_checkout("testbed"), in_checkout("images", "node"))
     return Tags(
         *(
-            f"{_PREFIX}{kind}:{made}"
-            for kind, made in zip(_KINDS, (base, runtime, node), strict=True)
+            f"{_PREFIX}{kind}:{digest}"
+            for kind, digest in zip(_KINDS, (base, runtime, node), strict=True)
         )
     )
 

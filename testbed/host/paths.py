@@ -70,8 +70,8 @@ def of(*parts: str | bytes | Path) -> str:
 
 def files(folder: Path) -> list[Path]:
     """The files below ``folder``, in a fixed order; compiled Python is left out."""
-    found = (path for path in folder.rglob("*") if path.is_file())
-    return sorted(path for path in found if not any(mark in str(path) for mark in _IGNORED))
+    paths = (path for path in folder.rglob("*") if path.is_file())
+    return sorted(path for path in paths if not any(mark in str(path) for mark in _IGNORED))
 
 
 def _chunks(part: str | bytes | Path) -> Iterable[bytes]:
@@ -213,9 +213,9 @@ def kernels_stamp() -> Stamp:
 
 def ensure_kernels() -> None:
     """Compile what has changed since the last time."""
-    made = kernels_stamp()
-    if made.fresh():
+    compiled = kernels_stamp()
+    if compiled.fresh():
         return
     with step("compiling kernels"):
         run([str(VENV_PYTHON), "-m", "testbed.compress.kernels.compilation"])
-    made.write()
+    compiled.write()

@@ -63,8 +63,8 @@ OTHERWISE = (
 
 def privileged() -> bool:
     """Return whether this process may make namespaces and change the network where it is."""
-    held = effective_capabilities()
-    return all(held >> capability & 1 for capability in (_NET_ADMIN, _SYS_ADMIN))
+    capabilities = effective_capabilities()
+    return all(capabilities >> capability & 1 for capability in (_NET_ADMIN, _SYS_ADMIN))
 
 
 def become_able(fabric: str, *, keep: bool = False) -> bool:
@@ -155,10 +155,10 @@ def try_out() -> Capabilities:
     if "refused" in answer:
         raise MachineError(answer["refused"], fix=answer["fix"])
     kinds, known = frozenset(answer.pop("kinds")), tuple(answer.pop("congestion"))
-    found = Capabilities(kinds=kinds, congestion=known, **answer)
-    if missing := found.missing(REQUIRED):
+    capabilities = Capabilities(kinds=kinds, congestion=known, **answer)
+    if missing := capabilities.missing(REQUIRED):
         raise missing
-    return found
+    return capabilities
 
 
 def elsewhere(work: Callable[[], int]) -> int | None:
@@ -183,8 +183,8 @@ def elsewhere(work: Callable[[], int]) -> int | None:
         raise MachineError("what this machine can do could not be tried out") from None
     if "refused" in answer:
         raise MachineError(answer["refused"], fix=answer["fix"])
-    found: int | None = answer["found"]
-    return found
+    result: int | None = answer["found"]
+    return result
 
 
 def _answer(writing: int, work: Callable[[], int]) -> NoReturn:
@@ -242,8 +242,8 @@ def main() -> None:
 
     try:
         enter_own_world()
-        found = probe()
-        answer: dict[str, object] = {**asdict(found), "kinds": sorted(found.kinds)}
+        capabilities = probe()
+        answer: dict[str, object] = {**asdict(capabilities), "kinds": sorted(capabilities.kinds)}
     except MachineError as refusal:
         answer = {"refused": refusal.message, "fix": refusal.fix}
     sys.stdout.write(json.dumps(answer))

@@ -80,8 +80,8 @@ class Capabilities:
                 fix="Run as root (sudo), or with --fabric docker as a member of the group docker.",
             )
         words = ((need, need.split(maxsplit=1)[0]) for need in needs)
-        asked = {need: _WORDS.get(word, word) for need, word in words}
-        absent = {need: kind for need, kind in asked.items() if kind not in self.kinds}
+        requested = {need: _WORDS.get(word, word) for need, word in words}
+        absent = {need: kind for need, kind in requested.items() if kind not in self.kinds}
         if not absent:
             return None
         said = f"kernel {self.kernel} lacks {'; '.join(absent)}"
@@ -152,8 +152,8 @@ def _try_kinds(channel: NetlinkChannel, kinds: set[str]) -> None:
         channel.send(htb.delete_root(index))
     if works("netem", lambda: channel.send(netem.add(index, netem.NetemState(_SEEDED, 1000)))):
         # Kernels that know no seed ignore it without a word.
-        held = netem.decode(channel.ask(netem.read(index)))
-        if held is not None and held.impairments.seed == _SEEDED.seed:
+        state = netem.decode(channel.ask(netem.read(index)))
+        if state is not None and state.impairments.seed == _SEEDED.seed:
             kinds.add("netem-seed")
     if "ingress" in kinds:
         kinds.update(("u32", "mirred"))
@@ -226,18 +226,18 @@ def check_capacity(
     if end is None or max(highest[end], at_once_bits) <= FLOOR_BITS:
         return 1
     preferred, *longer = sizes(1)
-    one = machine = bundle = 0
+    flow = machine = bundle = 0
     # what was measured on a busy machine refuses nobody, and makes no bundle longer
     for bundle, fresh in product((preferred, *longer), (False, True)):
-        one, machine = measured(bundle, fresh=fresh)
-        if highest[end] <= SHARE * one and at_once_bits <= SHARE * machine:
+        flow, machine = measured(bundle, fresh=fresh)
+        if highest[end] <= SHARE * flow and at_once_bits <= SHARE * machine:
             return 1 if bundle == preferred else bundle
-    if highest[end] > SHARE * one:
-        asked, can, what, where = highest[end], one, f"link {str(end)!r}", "one flow"
+    if highest[end] > SHARE * flow:
+        requested, can, what, where = highest[end], flow, f"link {str(end)!r}", "one flow"
     else:
-        asked, can, what, where = at_once_bits, machine, "all links together", "all processors"
+        requested, can, what, where = at_once_bits, machine, "all links together", "all processors"
     raise MachineError(
-        f"{what} would have {_rate(asked)}, but {where} here can move {_rate(can)} through an "
+        f"{what} would have {_rate(requested)}, but {where} here can move {_rate(can)} through an "
         f"unshaped veth in bundles of {bundle} packets, the longest that the scenario allows, and "
         f"only {SHARE:.0%} of that can be emulated",
         fix=_fitting(highest[end], at_once_bits, sizes, dilation),
@@ -281,9 +281,9 @@ def measured(segments: int, *, fresh: bool = False) -> tuple[int, int]:
     if known is None or fresh:
         from testbed.links.unshaped import measure
 
-        one, machine = measure(1, segments), measure(os.cpu_count() or 1, segments)
+        flow, machine = measure(1, segments), measure(os.cpu_count() or 1, segments)
         before = known or (0, 0)
-        known = (max(one, before[0]), max(one, machine, before[1]))
+        known = (max(flow, before[0]), max(flow, machine, before[1]))
         _write(segments, known)
     _known[segments] = known
     return known
@@ -294,20 +294,20 @@ def _read(segments: int) -> tuple[int, int] | None:
         kept = json.loads(_file().read_text())
     except (OSError, ValueError):
         return None
-    one, machine = (
+    flow, machine = (
         kept.get(str(segments), (None, None)) if _boot() == kept.get("boot") else (None, None)
     )
-    return (one, machine) if isinstance(one, int) and isinstance(machine, int) else None
+    return (flow, machine) if isinstance(flow, int) and isinstance(machine, int) else None
 
 
-def _write(segments: int, found: tuple[int, int]) -> None:
+def _write(segments: int, rates: tuple[int, int]) -> None:
     """Keeping it is a convenience: where that is impossible, the next run measures again."""
     path = _file()
     with suppress(OSError, ValueError):
         kept = json.loads(path.read_text()) if path.exists() else {}
         kept = kept if kept.get("boot") == _boot() else {"boot": _boot()}
         new = path.with_suffix(f".{os.getpid()}")
-        new.write_text(json.dumps({**kept, str(segments): found}))
+        new.write_text(json.dumps({**kept, str(segments): rates}))
         new.replace(path)
 
 
@@ -331,7 +331,7 @@ def _fitting(
 ) -> str:
     """The least dilation with which it fits; bundles may shrink with the rates."""
     for factor in DILATIONS:
-        one, machine = measured(sizes(factor)[-1])
-        if highest_bits <= factor * SHARE * one and at_once_bits <= factor * SHARE * machine:
+        flow, machine = measured(sizes(factor)[-1])
+        if highest_bits <= factor * SHARE * flow and at_once_bits <= factor * SHARE * machine:
             return f"With `dilation: {factor * dilation:g}` in the scenario it would fit."
     return "Ask for lower rates, or take a faster machine."

@@ -104,37 +104,37 @@ class NetemStage(RootQdisc):
 
     def verify(self) -> dict[str, Any]:
         """Read the line back. Returns what is held; raises LinkError where it differs."""
-        setting, held, right = self._compared()
-        if held is None or not right:
-            raise self._mismatch(describe(setting.held), describe(held))
+        setting, actual, right = self._compared()
+        if actual is None or not right:
+            raise self._mismatch(describe(setting.held), describe(actual))
         return {
             "device": self.where.name,
             "impairments": setting.asked.to_json(),
-            "limit_packets": held.limit_packets,
-            "read_back": held.impairments.to_json(),
+            "limit_packets": actual.limit_packets,
+            "read_back": actual.impairments.to_json(),
         }
 
     def look(self) -> tuple[str, str]:
         """Return both settings in words, the same twice if they agree. Raises KernelRefused."""
-        setting, held, right = self._compared()
-        return describe(setting.held), describe(setting.held if right else held)
+        setting, actual, right = self._compared()
+        return describe(setting.held), describe(setting.held if right else actual)
 
     def _compared(self) -> tuple[NetemConfig, NetemState | None, bool]:
         assert self.setting is not None, "a line is read back after it was installed"
-        held = netem.decode(self._channel.ask(self._read))
-        return self.setting, held, held is not None and netem.same(self.setting.held, held)
+        actual = netem.decode(self._channel.ask(self._read))
+        return self.setting, actual, actual is not None and netem.same(self.setting.held, actual)
 
     def _first(self, shape: LinkState) -> NetemConfig:
         limit = limit_packets(shape.rate_bits, shape.queue_bytes, shape.impairments)
         return self._setting(shape.impairments, limit, 0, with_table=True)
 
     def _setting(
-        self, asked: Impairments, limit: int, number: int, with_table: bool
+        self, requested: Impairments, limit: int, number: int, with_table: bool
     ) -> NetemConfig:
-        seed = seed_of(self.end, asked.seed, number)
-        held = NetemState(replace(netem_probabilities(asked), seed=seed), limit)
-        message = netem.change(self.where.index, held, with_table=with_table)
-        return NetemConfig(asked, held, number, message)
+        seed = seed_of(self.end, requested.seed, number)
+        state = NetemState(replace(netem_probabilities(requested), seed=seed), limit)
+        message = netem.change(self.where.index, state, with_table=with_table)
+        return NetemConfig(requested, state, number, message)
 
     def _deletion(self) -> bytes:
         return htb.delete_root(self.where.index, LINE_HANDLE)
@@ -152,8 +152,8 @@ def seed_of(end: LinkDirection, seed: int | None, number: int) -> int | None:
     return int.from_bytes(digest[:8])
 
 
-def describe(held: NetemState | None) -> str:
+def describe(state: NetemState | None) -> str:
     """A line in words, for messages; None: it is none of ours."""
-    if held is None:
+    if state is None:
         return "another discipline"
-    return f"a delay line of {held.limit_packets} packets with {held.impairments.to_json()}"
+    return f"a delay line of {state.limit_packets} packets with {state.impairments.to_json()}"

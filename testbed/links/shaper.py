@@ -119,34 +119,35 @@ class ShapedQueue(RootQdisc):
     def verify(self, shape: LinkState) -> dict[str, Any]:
         """Read everything back. Returns what is held; raises LinkError where it differs."""
         rate, limit = _installable(shape)
-        held = htb.decode_class(self._channel.ask(self._read))
+        actual = htb.decode_class(self._channel.ask(self._read))
         wanted = pace(rate, shape.overhead_bytes)
         qdiscs = {qdisc.parent: qdisc for qdisc in self._qdiscs()}
         root, leaf = qdiscs.get(htb.AT_ROOT), qdiscs.get(htb.CLASS)
-        burst = round(held.pace.burst_ticks * TICK_NS * held.pace.rate_bytes / 1e9)
+        burst = round(actual.pace.burst_ticks * TICK_NS * actual.pace.rate_bytes / 1e9)
         clipped = wanted.burst_ticks == MOST_TICKS
-        found = {
+        values = {
             "device": self.where.name,
             "netns": self.where.netns,
             "kind": f"{root.kind if root else None}+{leaf.kind if leaf else None}",
-            "rate_bits": held.pace.rate_bytes * 8,
+            "rate_bits": actual.pace.rate_bytes * 8,
             "burst_bytes": burst,
             "limit_bytes": leaf.limit_bytes if leaf else None,
             "default_class": root.default_minor if root else None,
-            "quantum_bytes": held.quantum_bytes,
-            "overhead_bytes": held.pace.overhead_bytes,
+            "quantum_bytes": actual.quantum_bytes,
+            "overhead_bytes": actual.pace.overhead_bytes,
         }
         right = (
-            found["kind"] == "htb+bfifo"
-            and held.pace == wanted
-            and (held.ceil_bytes, held.ceil_burst_ticks) == (wanted.rate_bytes, wanted.burst_ticks)
-            and found["limit_bytes"] == limit
-            and found["default_class"] == htb.CLASS & 0xFFFF
+            values["kind"] == "htb+bfifo"
+            and actual.pace == wanted
+            and (actual.ceil_bytes, actual.ceil_burst_ticks)
+            == (wanted.rate_bytes, wanted.burst_ticks)
+            and values["limit_bytes"] == limit
+            and values["default_class"] == htb.CLASS & 0xFFFF
             and (clipped or abs(burst - burst_bytes(rate)) <= 1 + burst_bytes(rate) * _TOLERANCE)
         )
         if not right:
-            raise self._mismatch(describe(shape), ", ".join(f"{k} {v}" for k, v in found.items()))
-        return found
+            raise self._mismatch(describe(shape), ", ".join(f"{k} {v}" for k, v in values.items()))
+        return values
 
     def _at_rest(self) -> bool:
         counters = self.read()
@@ -225,7 +226,7 @@ class Shaper:
         """Undo all of it; returns what could not be undone, in words."""
         steps: list[Callable[[], None]] = [end.remove for end in self.ends.values()]
         steps += [line.remove for line in self.lines.values()]
-        steps += [partial(_at, made, devices.delete) for made in self._intermediates.values()]
+        steps += [partial(_at, device, devices.delete) for device in self._intermediates.values()]
         steps += [
             partial(_at, spot, devices.set_link, GSO_MAX_SEGS=count)
             for spot, count in self._segments_before.items()
@@ -233,8 +234,8 @@ class Shaper:
         steps += [partial(_restore, *before) for before in self._routes_before.items()]
         failures = undone(steps, errno.ENODEV, errno.ENOENT, errno.ESRCH, errno.EINVAL)
         before = (self._intermediates, self._segments_before, self._routes_before)
-        for held in (self.ends, self.lines, *before):
-            held.clear()
+        for kept in (self.ends, self.lines, *before):
+            kept.clear()
         return failures
 
     def _clear(
@@ -250,13 +251,13 @@ class Shaper:
         self._hops = places
 
     def _install(self, end: LinkDirection, shape: LinkState, delayed: bool) -> None:
-        place = self._hops[end]
+        placement = self._hops[end]
         if end not in self.ends:
-            self.ends[end] = ShapedQueue(end, self._where(end, place.queue))
+            self.ends[end] = ShapedQueue(end, self._where(end, placement.queue))
         self.ends[end].install(shape)
         if delayed:
             if end not in self.lines:
-                self.lines[end] = NetemStage(end, self._where(end, place.line))
+                self.lines[end] = NetemStage(end, self._where(end, placement.line))
             self.lines[end].install(shape)
 
     def _where(self, end: LinkDirection, hop: QueuePoint) -> QdiscDevice:
@@ -274,21 +275,21 @@ class Shaper:
             before = devices.device(channel, spot[1]).segments
             self._segments_before.setdefault(spot, before)
             devices.set_link(channel, spot[1], GSO_MAX_SEGS=segments)
-            held = devices.device(channel, spot[1]).segments
-        if held != segments:
+            actual = devices.device(channel, spot[1]).segments
+        if actual != segments:
             raise MachineError(
                 f"device {spot[1]} in {spot[0] or 'the own namespace'} should take bundles of "
-                f"{segments} frames, but the kernel holds {held}"
+                f"{segments} frames, but the kernel holds {actual}"
             )
 
     def _held(self, end: LinkDirection, cable: Cable, settings: LinkSettings) -> dict[str, Any]:
-        held = self.ends[end].verify(self.shapes[end])
+        actual = self.ends[end].verify(self.shapes[end])
         sender = cable.nic.netns if end.direction == "up" else cable.port.netns
         return {
             "link": end.link,
             "direction": end.direction,
             "at": settings.at.get(end.link, "nic") if end.direction == "up" else "network",
-            **held,
+            **actual,
             "line": self.lines[end].verify() if end in self.lines else None,
             "gso_max_segs": settings.segments,
             "congestion": settings.congestion or default_congestion(sender),
@@ -333,16 +334,16 @@ def _restore(spot: DeviceKey, routes: list[SubnetRoute]) -> None:
 
 def _make(end: LinkDirection, netns: str | None, name: str) -> devices.Device:
     with NetlinkChannel(netns) as channel:
-        made = devices.find(channel, name)
-        if made is not None and made.alias != ALIAS:
+        device = devices.find(channel, name)
+        if device is not None and device.alias != ALIAS:
             raise LinkError(
                 end.link,
                 end.direction,
                 asked=f"an intermediate device {name!r} of our own",
                 held="somebody else's device of that name",
             )
-        made = made or devices.add_ifb(channel, name)
-        devices.set_link(channel, made.index, IFALIAS=ALIAS)
-        devices.silence(channel, made.index)
-        devices.set_up(channel, made.index)
-        return made
+        device = device or devices.add_ifb(channel, name)
+        devices.set_link(channel, device.index, IFALIAS=ALIAS)
+        devices.silence(channel, device.index)
+        devices.set_up(channel, device.index)
+        return device

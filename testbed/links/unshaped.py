@@ -85,12 +85,12 @@ def _fresh() -> Iterator[str]:
 
 
 def _lay(near: str, far: str, segments: int) -> None:
-    with NetlinkChannel(near) as here, NetlinkChannel(far) as there:
-        made = devices.add_veth(here, "near", "far", far)
-        other = devices.named(there, "far")
+    with NetlinkChannel(near) as here, NetlinkChannel(far) as remote:
+        cable = devices.add_veth(here, "near", "far", far)
+        other = devices.named(remote, "far")
         for channel, own, address, peer in (
-            (here, made, _NEAR, Neighbour(_FAR, other.mac)),
-            (there, other, _FAR, Neighbour(_NEAR, made.mac)),
+            (here, cable, _NEAR, Neighbour(_FAR, other.mac)),
+            (remote, other, _FAR, Neighbour(_NEAR, cable.mac)),
         ):
             devices.set_link(channel, own.index, GSO_MAX_SEGS=segments)
             devices.add_address(channel, own.index, address, 24)

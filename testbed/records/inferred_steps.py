@@ -161,7 +161,9 @@ def infer(traffic: LinkTraffic) -> Inferred:
     uses = traffic.uses()
     tried = (_within(Pauses(traffic, use)) for use in (traffic.use(), uses.min(0), uses.prod(0)))
     first = next(tried)
-    return first if first.ends_s else next((found for found in tried if found.ends_s), first)
+    return (
+        first if first.ends_s else next((inferred for inferred in tried if inferred.ends_s), first)
+    )
 
 
 def _within(pauses: Pauses) -> Inferred:
@@ -225,11 +227,13 @@ def _paused_within(pauses: Pauses, ends: Array) -> bool:
 
 def _period(pauses: Pauses) -> float | None:
     """Bits from pause to pause: the shortest distance that recurs nearly as well as any."""
-    found = [candidate for parts in _finenesses(pauses) for candidate in _recurring(pauses, parts)]
-    best = max((strength for _, strength in found), default=0.0)
+    candidates = [
+        candidate for parts in _finenesses(pauses) for candidate in _recurring(pauses, parts)
+    ]
+    best = max((strength for _, strength in candidates), default=0.0)
     if best < _LEAST_CORRELATION:
         return None
-    return min(distance for distance, strength in found if strength >= _ALIKE * best)
+    return min(distance for distance, strength in candidates if strength >= _ALIKE * best)
 
 
 def _finenesses(pauses: Pauses) -> Iterator[int]:
@@ -260,9 +264,9 @@ def _recurring(pauses: Pauses, parts: int) -> Iterator[tuple[float, float]]:
 
 def _levelled(density: Array) -> Array:
     """Long pauses count as usual ones; then each part has a share of its neighbours'."""
-    there = np.sort(density[density > 0])
-    half = np.searchsorted(np.cumsum(there), 0.5 * there.sum())
-    level = np.minimum(density, 2 * there[min(half, len(there) - 1)])
+    paused = np.sort(density[density > 0])
+    half = np.searchsorted(np.cumsum(paused), 0.5 * paused.sum())
+    level = np.minimum(density, 2 * paused[min(half, len(paused) - 1)])
     return np.convolve(level, [0.25, 0.5, 0.25], "same")
 
 
@@ -302,17 +306,17 @@ def _walk(pauses: Pauses, at: float, period: float, usual_s: float) -> Iterator[
             if len(missed) == _MISSED:
                 return
             continue
-        found = _begin(pauses, float(places[best]), size)
+        begun = _begin(pauses, float(places[best]), size)
         yield from missed
         missed.clear()
-        yield found
-        drifted = size + 0.1 * (abs(found - at) - size)
+        yield begun
+        drifted = size + 0.1 * (abs(begun - at) - size)
         size = float(np.clip(drifted, 0.8 * abs(period), 1.25 * abs(period)))
-        at = found
+        at = begun
 
 
-def _begin(pauses: Pauses, place: float, size: float) -> float:
-    """Bits carried when the pause around ``place`` began: it may be interrupted."""
-    at = place + np.linspace(-_HALF, _HALF, 81) * size
+def _begin(pauses: Pauses, middle: float, size: float) -> float:
+    """Bits carried when the pause around ``middle`` began: it may be interrupted."""
+    at = middle + np.linspace(-_HALF, _HALF, 81) * size
     paused = pauses.between(np.full_like(at, at[0]), at)
     return float(at[np.searchsorted(paused, _BEGUN * paused[-1])])

@@ -145,11 +145,11 @@ def marked_steps(marks: Records) -> MarkedSteps:
     for mark in marks:
         ranks.append(int(mark["rank"]))
         times.append(float(mark["time_s"]))
-    found, processes = MarkedSteps(), defaultdict[int, _Process](_Process)
+    steps, processes = MarkedSteps(), defaultdict[int, _Process](_Process)
     for at in np.lexsort((np.array(times), np.array(ranks))):
         if (step := processes[ranks[at]].take(marks[int(at)], times[at])) is not None:
-            found.append(step)
-    return found
+            steps.append(step)
+    return steps
 
 
 def job_steps(steps: MarkedSteps, processes: Records = ()) -> JobSteps:
@@ -163,7 +163,7 @@ def job_steps(steps: MarkedSteps, processes: Records = ()) -> JobSteps:
     last: dict[int, int] = {}
     for step in steps:
         last[step.rank] = max(step.number, last.get(step.rank, step.number))
-    found, before_s = JobSteps(), None
+    joined, before_s = JobSteps(), None
     ordered = (steps[int(at)] for at in np.argsort(np.array(steps.numbers), kind="stable"))
     for number, same in groupby(ordered, key=lambda step: step.number):
         # of a process that began anew, what it did last counts
@@ -171,10 +171,10 @@ def job_steps(steps: MarkedSteps, processes: Records = ()) -> JobSteps:
         end_s = max(step.end_s for step in own.values())
         if any(most < number and ended.get(rank, inf) > end_s for rank, most in last.items()):
             break
-        made = _job_step(number, own, before_s, max(end_s, before_s or 0.0))
-        found.append(made)
-        before_s = made.end_s
-    return found
+        step_made = _job_step(number, own, before_s, max(end_s, before_s or 0.0))
+        joined.append(step_made)
+        before_s = step_made.end_s
+    return joined
 
 
 def phase_names(steps: Iterable[MarkedStep | JobStep]) -> list[str]:
@@ -254,7 +254,7 @@ class _Process:
         number = int(mark["number"])
         if number <= self._number:  # it was started again: the time between is no step's
             self._start_s = None
-        told = {
+        values = {
             name: float(value)
             for name, value in (mark.get("values") or {}).items()
             if value is not None and isfinite(float(value))
@@ -266,7 +266,7 @@ class _Process:
             self._start_s,
             now_s,
             dict(self._phases),
-            told,
+            values,
         )
         self._start_s, self._number, self._phases = now_s, number, {}
         return step

@@ -128,7 +128,7 @@ class LinkLog:
                 self.nodes.append(record)
         self.host = HostLog(moments.by_time())
         self._stolen = self.host.stolen()
-        self.changes = {end: made.by_time() for end, made in self.changes.items()}
+        self.changes = {end: changes.by_time() for end, changes in self.changes.items()}
 
     def __contains__(self, end: LinkDirection) -> bool:
         return end in self._asked
@@ -144,8 +144,8 @@ class LinkLog:
 
     def dropped(self, ends: Iterable[LinkDirection], start_s: float, stop_s: float) -> bool:
         """Return whether a queue of ``ends`` may have dropped packets between the two."""
-        found = (self._dropping.get(end) for end in ends)
-        return any(spans is not None and spans.overlaps(start_s, stop_s) for spans in found)
+        dropping = (self._dropping.get(end) for end in ends)
+        return any(spans is not None and spans.overlaps(start_s, stop_s) for spans in dropping)
 
     def stolen(self, start_s: float, stop_s: float) -> bool:
         """Return whether the host may have lacked a processor between the two times."""
@@ -355,10 +355,10 @@ class LinkTraffic:
 
     def bytes_of(self, link: str) -> tuple[int, int] | None:
         """Bytes that a link has carried up and down, headers counted; None: never sampled."""
-        found = {end.direction: own[-1] / 8 for end, own in self.bits.items() if end.link == link}
-        if not found:
+        carried = {end.direction: own[-1] / 8 for end, own in self.bits.items() if end.link == link}
+        if not carried:
             return None
-        return round(found.get("up", 0.0)), round(found.get("down", 0.0))
+        return round(carried.get("up", 0.0)), round(carried.get("down", 0.0))
 
 
 def _by_time(rows: array[float]) -> Array:
@@ -380,7 +380,7 @@ def _rows(
     for at_s, carried in [*looks, (to_s, total)]:
         if at_s <= before_s:
             continue
-        asked, bits = rate * (at_s - before_s), carried - before
-        share = 1.0 if sample["busy"] else min(1.0, bits / asked) if asked > 0 else 0.0
+        requested, bits = rate * (at_s - before_s), carried - before
+        share = 1.0 if sample["busy"] else min(1.0, bits / requested) if requested > 0 else 0.0
         yield before_s, at_s, bits, share * (at_s - before_s)
         before_s, before = at_s, carried

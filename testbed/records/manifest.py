@@ -59,16 +59,16 @@ def machine_facts() -> dict[str, Any]:
 @cache
 def versions() -> Mapping[str, str | None]:
     """Version of everything that takes part in a run, read once; None: not installed."""
-    found: dict[str, str | None] = {
+    by_package: dict[str, str | None] = {
         "narrows": testbed.__version__,
         "python": platform.python_version(),
     }
     for package in _PACKAGES:
         try:
-            found[package] = version(package)
+            by_package[package] = version(package)
         except PackageNotFoundError:
-            found[package] = None
-    return found
+            by_package[package] = None
+    return by_package
 
 
 @cache

@@ -69,8 +69,8 @@ class RunDirectory:
 
     def identity(self, name: str = ".") -> tuple[int, int]:
         """Device and inode number of the directory, or of ``name`` in it. Raises OSError."""
-        found = os.stat(name, dir_fd=self._place, follow_symlinks=False)
-        return found.st_dev, found.st_ino
+        state = os.stat(name, dir_fd=self._place, follow_symlinks=False)
+        return state.st_dev, state.st_ino
 
     def folder(self) -> PinnedFolder:
         """The directory that was made, for files of others."""

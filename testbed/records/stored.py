@@ -59,7 +59,7 @@ class Stored(Sequence[dict[str, Any]]):
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         places = zip(self._numbers, self._offsets, self._sizes, strict=True)
-        return (orjson.loads(self._files.read(*place)) for place in places)
+        return (orjson.loads(self._files.read(*location)) for location in places)
 
     @overload
     def __getitem__(self, at: int) -> dict[str, Any]: ...
@@ -139,7 +139,7 @@ def by_number(
     del columns
     for at in range(len(every)):
         yield tuple(
-            [records[int(place)] for place in order[begins[at] : ends[at]]]
+            [records[int(row)] for row in order[begins[at] : ends[at]]]
             for records, order, (begins, ends) in zip(sequences, orders, edges, strict=True)
         )
 

@@ -65,8 +65,10 @@ def dotted(place: Place) -> str:
 
 def from_pydantic(error: ValidationError) -> list[Problem]:
     """Pydantic's findings in our words."""
-    told = (detail for detail in error.errors(include_url=False) if not _other_alternative(detail))
-    return [_problem(detail) for detail in islice(told, MAX_PROBLEMS)]
+    details = (
+        detail for detail in error.errors(include_url=False) if not _other_alternative(detail)
+    )
+    return [_problem(detail) for detail in islice(details, MAX_PROBLEMS)]
 
 
 def _other_alternative(detail: ErrorDetails) -> bool:
@@ -169,20 +171,20 @@ def _keys_at(loc: tuple[int | str, ...]) -> list[str]:
 
 
 def _inside(schema: dict[str, Any], part: int | str) -> dict[str, Any]:
-    found: dict[str, Any]
+    inner: dict[str, Any]
     if isinstance(part, int):
-        found = schema["items"]
+        inner = schema["items"]
     elif part in UNION_TAGS | PACE_TAGS:
-        found = _alternative(schema, part)
+        inner = _alternative(schema, part)
     elif "discriminator" in schema:
-        found = {"$ref": schema["discriminator"]["mapping"][part]}
+        inner = {"$ref": schema["discriminator"]["mapping"][part]}
     elif "anyOf" in schema:
-        found = next(option for option in schema["anyOf"] if "$ref" in option)
+        inner = next(option for option in schema["anyOf"] if "$ref" in option)
     elif "patternProperties" in schema:
-        found = next(iter(schema["patternProperties"].values()))
+        inner = next(iter(schema["patternProperties"].values()))
     else:
-        found = schema["properties"][part]
-    return found
+        inner = schema["properties"][part]
+    return inner
 
 
 def _alternative(schema: dict[str, Any], tag: str) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def expand(scenario: Scenario) -> list[NodeSpec]:
     A rank counts within a role; peer numbers go on from role to role.
     """
     specs: list[NodeSpec] = []
-    asked = {group: _limits(settings.limits) for group, settings in scenario.nodes.items()}
+    limits = {group: _limits(settings.limits) for group, settings in scenario.nodes.items()}
     roles: tuple[Literal["server", "worker", "host"], ...] = ("server", "worker", "host")
     for role in roles:
         members = [
@@ -44,7 +44,7 @@ def expand(scenario: Scenario) -> list[NodeSpec]:
         first = len(specs)
         specs += [
             NodeSpec(
-                name, group, role, rank, first + rank, scenario.nodes[group].device, asked[group]
+                name, group, role, rank, first + rank, scenario.nodes[group].device, limits[group]
             )
             for rank, (name, group) in enumerate(members)
         ]
@@ -134,13 +134,13 @@ def alike(scenario: Scenario) -> list[LinkGroup]:
     """All link directions, those with the same settings and events together."""
     groups = groups_of_nodes(scenario)
     concerned, placeless = _Concerned(scenario), _Placeless()
-    found: dict[tuple[int, tuple[int, ...]], LinkGroup] = {}
+    link_groups: dict[tuple[int, tuple[int, ...]], LinkGroup] = {}
     for end, settings in end_settings(scenario).items():
         own = placeless.of(settings)
         names = (end.link, groups[end.link], ALL) if end.link in groups else (end.link,)
         events = concerned.by(names, end.direction)
-        found.setdefault((id(own), events), LinkGroup(own, events, [])).ends.append(end)
-    return list(found.values())
+        link_groups.setdefault((id(own), events), LinkGroup(own, events, [])).ends.append(end)
+    return list(link_groups.values())
 
 
 def link_events(scenario: Scenario, numbers: Iterable[int]) -> list[LinkEvent]:

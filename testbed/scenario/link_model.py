@@ -237,15 +237,15 @@ def queue_bytes(end: LinkDirection, settings: LinkEnd, *, of_rack: bool = False)
 def held_bytes(end: LinkDirection, rate: Rate, queue: Duration | Size | PacketCount) -> int:
     """Bytes in ``queue`` at ``rate``. Raises InputError when that is no queue of ``end``."""
     if isinstance(queue, Duration):
-        held = round(rate * queue / 8)
+        size = round(rate * queue / 8)
     else:
-        held = int(queue) * (FRAME_BYTES if isinstance(queue, PacketCount) else 1)
-    if LEAST_QUEUE_BYTES <= held <= MOST_QUEUE_BYTES:
-        return held
+        size = int(queue) * (FRAME_BYTES if isinstance(queue, PacketCount) else 1)
+    if LEAST_QUEUE_BYTES <= size <= MOST_QUEUE_BYTES:
+        return size
     at_rate = f" at {rate}" if isinstance(queue, Duration) else ""
-    if held < LEAST_QUEUE_BYTES:
+    if size < LEAST_QUEUE_BYTES:
         raise InputError(
-            f"the queue of {end}, {queue}{at_rate}, holds {held} B: fewer than two packets",
+            f"the queue of {end}, {queue}{at_rate}, holds {size} B: fewer than two packets",
             hint=f"Write at least '2 packets' ({LEAST_QUEUE_BYTES} B)",
         )
     raise InputError(
@@ -292,32 +292,32 @@ def overlaid(settings: LinkEnd, change: Changeable) -> LinkEnd:
 
 def loss_model(settings: LinkEnd) -> float | GilbertElliott | FourState:
     """The loss asked for."""
-    asked = settings.loss
-    if isinstance(asked, RandomLoss):
-        return asked.probability
-    if isinstance(asked, GilbertElliottLoss):
-        return GilbertElliott(asked.p, asked.r, asked.loss_bad, asked.loss_good)
-    if isinstance(asked, FourStateLoss):
-        return FourState(asked.p13, asked.p31, asked.p32, asked.p23, asked.p14)
-    return asked or 0.0
+    loss = settings.loss
+    if isinstance(loss, RandomLoss):
+        return loss.probability
+    if isinstance(loss, GilbertElliottLoss):
+        return GilbertElliott(loss.p, loss.r, loss.loss_bad, loss.loss_good)
+    if isinstance(loss, FourStateLoss):
+        return FourState(loss.p13, loss.p31, loss.p32, loss.p23, loss.p14)
+    return loss or 0.0
 
 
-def _share(asked: float | LinkShare | Reordering | None) -> LinkShare | Reordering:
-    if isinstance(asked, (LinkShare, Reordering)) and asked.probability:
-        return asked
+def _share(share: float | LinkShare | Reordering | None) -> LinkShare | Reordering:
+    if isinstance(share, (LinkShare, Reordering)) and share.probability:
+        return share
     return LinkShare(
-        probability=0.0 if isinstance(asked, (LinkShare, Reordering)) else asked or 0.0
+        probability=0.0 if isinstance(share, (LinkShare, Reordering)) else share or 0.0
     )
 
 
-def _slot(asked: SlotTimes | None) -> Slot | None:
-    if asked is None:
+def _slot(slot: SlotTimes | None) -> Slot | None:
+    if slot is None:
         return None
-    longest = asked.shortest if asked.longest is None else asked.longest
+    longest = slot.shortest if slot.longest is None else slot.longest
     if not longest:
         return None
-    times = nanoseconds(asked.shortest), nanoseconds(longest)
-    return Slot(*times, asked.packets, int(asked.bytes or 0))
+    times = nanoseconds(slot.shortest), nanoseconds(longest)
+    return Slot(*times, slot.packets, int(slot.bytes or 0))
 
 
 LinkNames = Annotated[

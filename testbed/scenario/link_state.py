@@ -212,8 +212,8 @@ def route(rack_of: Mapping[str, str], source: str | None, sink: str | None) -> l
 
     ``rack_of``: the rack of each node that is in one. None is the switch itself.
     """
-    here, there = rack_of.get(source or ""), rack_of.get(sink or "")
-    up = [source, here if here != there else None]
-    down = [there if here != there else None, sink]
+    here, sink_rack = rack_of.get(source or ""), rack_of.get(sink or "")
+    up = [source, here if here != sink_rack else None]
+    down = [sink_rack if here != sink_rack else None, sink]
     passed = [LinkDirection(link, "up") for link in up if link]
     return [*passed, *(LinkDirection(link, "down") for link in down if link)]

@@ -173,8 +173,8 @@ def _traces(scenario: Scenario, folder: Path) -> tuple[dict[str, RateTrace], lis
             try:
                 traces[event.key] = read(folder / event.file, **column)
             except InputError as error:
-                there = os.path.exists(folder / event.file)  # noqa: PTH110 - a bad name is none
-                hint = "" if there else "; paths start at the scenario file"
+                exists = os.path.exists(folder / event.file)  # noqa: PTH110 - a bad name is none
+                hint = "" if exists else "; paths start at the scenario file"
                 problems.append(Problem(("events", i, "file"), f"{error}{hint}"))
     return traces, problems
 
@@ -199,9 +199,9 @@ _TEXT = "A scenario is YAML text; `testbed init` writes one to start from"
 def _neighbours(path: Path) -> str:
     """Return a hint at what could have been meant: the scenarios beside ``path``."""
     folder = path.parent
-    found = sorted(str(other) for other in folder.glob("*.yaml")) if folder.is_dir() else []
-    listed = ", ".join(found[:10])
-    return f"There are {listed}" if found else "`testbed init` writes one to start from"
+    scenarios = sorted(str(other) for other in folder.glob("*.yaml")) if folder.is_dir() else []
+    listed = ", ".join(scenarios[:10])
+    return f"There are {listed}" if scenarios else "`testbed init` writes one to start from"
 
 
 def for_seed(loaded: Loaded, seed: int) -> Loaded:

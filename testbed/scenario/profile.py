@@ -60,8 +60,8 @@ class Profile:
         """As long as that in all, and every layer in proportion."""
         factor = total_s / self.total_s
         layers = tuple(
-            LayerTimes(one.name, one.forward_s * factor, one.backward_s * factor)
-            for one in self.layers
+            LayerTimes(layer.name, layer.forward_s * factor, layer.backward_s * factor)
+            for layer in self.layers
         )
         return Profile(layers, self.source, self.about)
 
@@ -141,7 +141,9 @@ class ProfileFile(_Strict):
 
     def profile(self) -> Profile:
         """Its times alone."""
-        layers = tuple(LayerTimes(one.name, one.forward_s, one.backward_s) for one in self.layers)
+        layers = tuple(
+            LayerTimes(layer.name, layer.forward_s, layer.backward_s) for layer in self.layers
+        )
         return Profile(layers, self.source, self.about)
 
     def text(self) -> str:
@@ -165,12 +167,12 @@ def file_of(
     """``sizes``: each layer's number of parameters."""
     layers = tuple(
         FileLayer(
-            name=one.name,
-            parameters=sizes.get(one.name),
-            forward_s=_rounded(one.forward_s),
-            backward_s=_rounded(one.backward_s),
+            name=layer.name,
+            parameters=sizes.get(layer.name),
+            forward_s=_rounded(layer.forward_s),
+            backward_s=_rounded(layer.backward_s),
         )
-        for one in profile.layers
+        for layer in profile.layers
     )
     return ProfileFile(
         source=profile.source,
@@ -198,11 +200,11 @@ _HINT = "`testbed profile` writes such files"
 
 def _first(error: ValidationError) -> str:
     """Return the first fault with its place, ``layers[3].forward_s: …``."""
-    found = error.errors(include_url=False)[0]
-    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in found["loc"])
-    place = _brief("".join(parts).removeprefix("."))
-    says = _brief(found["msg"].removeprefix("Value error, "))
-    return f"{place}: {says}" if place else says
+    fault = error.errors(include_url=False)[0]
+    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in fault["loc"])
+    where = _brief("".join(parts).removeprefix("."))
+    says = _brief(fault["msg"].removeprefix("Value error, "))
+    return f"{where}: {says}" if where else says
 
 
 def _brief(text: str) -> str:
@@ -250,27 +252,27 @@ def profiled(
     if train.profile is None or train.profile in _FILELESS:
         return scenario, None, []
     try:
-        found = read_profile(find(train.profile, folder))
+        profile = read_profile(find(train.profile, folder))
     except InputError as error:
         return scenario, None, [Problem(_PLACE, str(error))]
-    problems = [Problem(_PLACE, what) for what in _others(train, found)]
+    problems = [Problem(_PLACE, what) for what in _others(train, profile)]
     if train.pace is None:
-        train = train.model_copy(update={"pace": Duration(round(found.total_s, 9))})
+        train = train.model_copy(update={"pace": Duration(round(profile.total_s, 9))})
         scenario = scenario.model_copy(update={"train": train})
-    return scenario, found, problems
+    return scenario, profile, problems
 
 
-def _others(train: Train, found: ProfileFile) -> Iterator[str]:
+def _others(train: Train, profile: ProfileFile) -> Iterator[str]:
     """Yield how the model and sizes of the profile differ from those trained.
 
     With a pace the profile is scaled to it, and sizes do not matter.
     """
-    if train.model != found.model:
-        yield f"it is of the model {found.model!r}, and {train.model!r} is trained"
+    if train.model != profile.model:
+        yield f"it is of the model {profile.model!r}, and {train.model!r} is trained"
     if train.pace is not None:
         return
     for key in ("task", "width", "batch"):
-        its, ours = getattr(found, key), getattr(train, key)
+        its, ours = getattr(profile, key), getattr(train, key)
         if its != ours:
             yield (
                 f"its times are of {key} {its}, and {ours} is trained: measure or estimate that "

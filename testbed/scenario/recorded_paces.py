@@ -61,14 +61,14 @@ def _columns(path: Path) -> Columns:
 
 def _of_json(path: Path, text: str) -> Columns:
     try:
-        found = json.loads(text)
+        data = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"this is not JSON: {error}", where=str(path)) from None
-    if not isinstance(found, Mapping):
+    if not isinstance(data, Mapping):
         raise InputError(
             "a list by name is needed", where=str(path), hint='Write {"step_ms": [101.5, 99.8]}'
         )
-    lists = {str(name): values for name, values in found.items() if isinstance(values, list)}
+    lists = {str(name): values for name, values in data.items() if isinstance(values, list)}
     return {name: partial(list, values) for name, values in lists.items()}
 
 
@@ -103,7 +103,7 @@ def _chosen(path: Path, columns: Columns, column: str | None) -> str:
     )
 
 
-def _time(path: Path, name: str, place: int, value: Any, unit: float) -> float:
+def _time(path: Path, name: str, index: int, value: Any, unit: float) -> float:
     try:
         time = float(value) * unit if not isinstance(value, bool) else -1.0
     except (TypeError, ValueError, OverflowError):
@@ -112,7 +112,7 @@ def _time(path: Path, name: str, place: int, value: Any, unit: float) -> float:
         return time
     raise InputError(
         f"{name if name.isprintable() and len(name) <= _SHOWN else brief(name)}"
-        f"[{place}] is {brief(value)}",
+        f"[{index}] is {brief(value)}",
         where=str(path),
         hint=f"A step takes longer than 0 and at most {MAX_S:g} s",
     )
@@ -122,15 +122,15 @@ def recorded_paces(
     scenario: Scenario, folder: Path
 ) -> tuple[dict[str, tuple[float, ...]], list[Problem]]:
     """Step times in seconds by ``key``, and problems; ``folder``: where paths start."""
-    found: dict[str, tuple[float, ...]] = {}
+    times: dict[str, tuple[float, ...]] = {}
     problems: list[Problem] = []
     for place, pace in _written(scenario):
-        if isinstance(pace, RecordedPace) and pace.key not in found:
+        if isinstance(pace, RecordedPace) and pace.key not in times:
             try:
-                found[pace.key] = read_step_times(folder / pace.file, pace.column)
+                times[pace.key] = read_step_times(folder / pace.file, pace.column)
             except InputError as error:
                 problems.append(Problem((*place, "file"), str(error)))
-    return found, problems
+    return times, problems
 
 
 def check_paces(scenario: Scenario, names: Names) -> Iterator[Problem]:
@@ -148,10 +148,10 @@ def check_paces(scenario: Scenario, names: Names) -> Iterator[Problem]:
 
 def worker_paces(scenario: Scenario) -> dict[str, Pace | None]:
     """Return every worker's pace, keyed by name, in ``scenario``'s time, model or wall."""
-    train, found = scenario.train, groups_of_nodes(scenario)
+    train, groups = scenario.train, groups_of_nodes(scenario)
     return {
         node: pace_of(node, group, train.pace, train.paces, train.slow)
-        for node, group in found.items()
+        for node, group in groups.items()
         if scenario.nodes[group].role == "worker"
     }
 

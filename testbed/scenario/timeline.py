@@ -141,16 +141,16 @@ class _Sources:
         self._following = None
 
 
-def line_of(settings: LinkEnd, held: int) -> LinkAttributes:
+def line_of(settings: LinkEnd, size: int) -> LinkAttributes:
     """Return the attributes besides the rate that ``settings`` give a link direction."""
-    return LinkAttributes(held, int(settings.overhead or 0), impairments(settings))
+    return LinkAttributes(size, int(settings.overhead or 0), impairments(settings))
 
 
 def _lines(
     end: LinkDirection, settings: LinkEnd, events: Iterable[LinkEvent]
 ) -> Iterator[tuple[int, LinkAttributes]]:
-    held = queue_bytes(end, settings)
-    yield 0, line_of(settings, held)
+    size = queue_bytes(end, settings)
+    yield 0, line_of(settings, size)
     for event in events:
         if isinstance(event, StepEvent):
             before, settings = settings, overlaid(settings, event)
@@ -158,23 +158,23 @@ def _lines(
                 continue
             if event.queue is not None:
                 rate = settings.rate if event.rate is None else event.rate
-                held = held_bytes(end, rate or Rate(0), event.queue)
-            yield nanoseconds(event.at), line_of(settings, held)
+                size = held_bytes(end, rate or Rate(0), event.queue)
+            yield nanoseconds(event.at), line_of(settings, size)
 
 
 def _outages(events: Iterable[LinkEvent]) -> list[Outage]:
     """All of them, by their beginning."""
-    found = []
+    outages = []
     for event in events:
         begin = nanoseconds(event.at)
         if isinstance(event, (OutageEvent, PartitionEvent)):
             drop = isinstance(event, PartitionEvent) or event.packets == "drop"
-            found.append(Outage(begin, begin + nanoseconds(event.for_), drop))
+            outages.append(Outage(begin, begin + nanoseconds(event.for_), drop))
         elif isinstance(event, FlapEvent):
             length, every = nanoseconds(event.for_), nanoseconds(event.every)
             starts = (begin + i * every for i in range(event.times))
-            found += [Outage(at, at + length, event.packets == "drop") for at in starts]
-    return sorted(found, key=lambda outage: outage.begin)
+            outages += [Outage(at, at + length, event.packets == "drop") for at in starts]
+    return sorted(outages, key=lambda outage: outage.begin)
 
 
 def _segments(
@@ -296,11 +296,11 @@ class Timeline:
 
     def longest_delays_s(self) -> dict[LinkDirection, float]:
         """The longest that every end holds a packet back: delay, jitter and slot."""
-        found = {}
+        delays = {}
         for schedule, members in self._schedules:
             longest = max(map(_held_back, schedule.lines(0, None))) / NS
-            found.update(dict.fromkeys(members, longest))
-        return found
+            delays.update(dict.fromkeys(members, longest))
+        return delays
 
     def change_count_estimate(self) -> int:
         """About how many changes must be looked at to tell all of the above."""
@@ -322,14 +322,18 @@ def build(scenario: Scenario, traces: Mapping[str, RateTrace]) -> Timeline:
 
 def _by_packet(line: LinkAttributes) -> bool:
     """A bundle would have one fate, one jitter, and count as one packet of a slot."""
-    asked = line.impairments
-    fates = asked.loss or asked.duplicate or asked.corrupt or asked.reorder
-    return bool(fates or asked.jitter_ns or asked.slot or line.overhead_bytes)
+    impairments = line.impairments
+    fates = impairments.loss or impairments.duplicate or impairments.corrupt or impairments.reorder
+    return bool(fates or impairments.jitter_ns or impairments.slot or line.overhead_bytes)
 
 
 def _held_back(line: LinkAttributes) -> int:
-    asked = line.impairments
-    return asked.delay_ns + asked.jitter_ns + (asked.slot.longest_ns if asked.slot else 0)
+    impairments = line.impairments
+    return (
+        impairments.delay_ns
+        + impairments.jitter_ns
+        + (impairments.slot.longest_ns if impairments.slot else 0)
+    )
 
 
 def _after(

@@ -41,11 +41,11 @@ MAX_HAPPENING = 1_000_000
 def check_nodes(scenario: Scenario) -> Iterator[Problem]:
     """Roles: servers, workers, and hosts that compute nothing."""
     servers = [name for name, group in scenario.nodes.items() if group.role == "server"]
-    many = sum(scenario.nodes[name].count or 1 for name in servers)
-    if many > 1 and scenario.train.stop.accuracy is not None:
+    count = sum(scenario.nodes[name].count or 1 for name in servers)
+    if count > 1 and scenario.train.stop.accuracy is not None:
         yield Problem(
             ("train", "stop", "accuracy"),
-            f"none of {many} servers sees all parameters: stop at `steps` or `epochs`",
+            f"none of {count} servers sees all parameters: stop at `steps` or `epochs`",
         )
     if all(group.role != "worker" for group in scenario.nodes.values()):
         yield Problem(("nodes",), "no worker: add `worker: {role: worker, count: 4}`")
@@ -126,9 +126,9 @@ def _absent(scenario: Scenario, i: int, nodes: list[str], names: Names) -> Itera
         )
     ever = {
         n
-        for one in scenario.events
-        if isinstance(one, AbsentEvent)
-        for n in named_nodes(scenario, one.nodes, names.nodes)
+        for event in scenario.events
+        if isinstance(event, AbsentEvent)
+        for n in named_nodes(scenario, event.nodes, names.nodes)
     }
     workers = {n for n, group in names.nodes.items() if scenario.nodes[group].role == "worker"}
     if workers <= ever:
@@ -343,20 +343,17 @@ def _history(scenario: Scenario, traces: Mapping[str, RateTrace]) -> Iterator[Pr
         lowest = Rate(timeline.lowest_rate())
         yield Problem(("dilation",), f"the lowest rate, {lowest}, would fall below 1 bit/s")
     if length == inf:
-        yield Problem(
-            place,
-            f"{end} is at rate 0 for good: give it service again",
-        )
+        yield Problem(place, f"{end} is at rate 0 for good: give it service again")
         return
     trip = longest_round_trip(scenario, timeline)
     if length + trip.time_s >= scenario.peer_timeout:
         outage = f"the longest outage, {Duration(length)} of {end}" if length else ""
-        way = f"the way there and back, {trip}" if trip.time_s else ""
+        travel = f"the way there and back, {trip}" if trip.time_s else ""
+        waits = " and ".join(filter(None, (outage, travel)))
         yield Problem(
             ("peer_timeout",),
-            f"{scenario.peer_timeout} is not longer than "
-            f"{' and '.join(filter(None, (outage, way)))}: nodes would give each other up; write "
-            f"more than {Duration(round(length + trip.time_s, 9))}",
+            f"{scenario.peer_timeout} is not longer than {waits}: nodes would give each other up; "
+            f"write more than {Duration(round(length + trip.time_s, 9))}",
         )
 
 

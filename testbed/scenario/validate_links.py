@@ -98,26 +98,25 @@ def _too_much(settings: LinkEnd) -> Iterator[str]:
     model = loss_model(settings)
     share = model if isinstance(model, (int, float)) else model.mean_loss
     if share >= MOST_LOSS:
-        many = "every packet" if share == 1 else f"{share:.7g} of all packets"
-        yield (
-            f"{many} would be lost: for that use `kind: outage`; less than {MOST_LOSS} is possible"
-        )
+        lost = "every packet" if share == 1 else f"{share:.7g} of all packets"
+        use = f"for that use `kind: outage`; less than {MOST_LOSS} is possible"
+        yield f"{lost} would be lost: {use}"
 
 
-def _correlation(asked: LinkShare | Reordering) -> Iterator[str]:
-    if asked.correlation and not asked.probability:
+def _correlation(share: LinkShare | Reordering) -> Iterator[str]:
+    if share.correlation and not share.probability:
         yield "its correlation needs a probability above 0"
-    if asked.correlation > HIGHEST_CORRELATION:
+    if share.correlation > HIGHEST_CORRELATION:
         yield (
-            f"with a correlation of {asked.correlation:g} netem does not keep to the share asked "
+            f"with a correlation of {share.correlation:g} netem does not keep to the share asked "
             f"for: {HIGHEST_CORRELATION} is the greatest"
         )
 
 
 def _four_states(loss: FourStateLoss) -> Iterator[str]:
-    for one, other in (("p13", "p14"), ("p31", "p32")):
-        if getattr(loss, one) + getattr(loss, other) > 1.0 + 1e-9:
-            yield f"{one} + {other} is more than 1, and both leave one state: write less"
+    for first, other in (("p13", "p14"), ("p31", "p32")):
+        if getattr(loss, first) + getattr(loss, other) > 1.0 + 1e-9:
+            yield f"{first} + {other} is more than 1, and both leave one state: write less"
     if not loss.p31 + loss.p32:
         yield "p31 + p32 is 0: a burst would never end"
     elif loss.p13 and loss.p32 and not loss.p23:
@@ -126,11 +125,11 @@ def _four_states(loss: FourStateLoss) -> Iterator[str]:
 
 def _shares(settings: LinkEnd) -> Iterator[Complaint]:
     for field in ("reorder", "duplicate", "corrupt"):
-        asked = getattr(settings, field)
-        if not isinstance(asked, (LinkShare, Reordering)):
+        share = getattr(settings, field)
+        if not isinstance(share, (LinkShare, Reordering)):
             continue
-        yield from ((field, text) for text in _correlation(asked))
-        if isinstance(asked, Reordering) and asked.gap and not asked.probability:
+        yield from ((field, text) for text in _correlation(share))
+        if isinstance(share, Reordering) and share.gap and not share.probability:
             yield field, "its gap needs a probability above 0"
 
 
@@ -145,23 +144,23 @@ def check_links(scenario: Scenario, names: Names) -> Iterator[Problem]:
             yield Problem(
                 ("links", key, "down", "at"), "only `up` has a place; leave `at` out here"
             )
-    told: set[str] = set()
+    reported: set[str] = set()
     for end, settings in end_settings(scenario).items():
         group = names.groups.get(end.link, end.link)
         for field, message in _end(end, settings, scenario):
             told_as = message.replace(str(end), group)
-            if told_as not in told:  # once a group, not for each of its nodes
-                told.add(told_as)
+            if told_as not in reported:  # once a group, not for each of its nodes
+                reported.add(told_as)
                 yield Problem(_place(scenario, end, group, field), message)
 
 
 def check_steps(scenario: Scenario) -> Iterator[Problem]:
     """Yield problems of the settings that each step leaves, for the directions that it concerns."""
-    told: set[tuple[int, str | None, str]] = set()
+    reported: set[tuple[int, str | None, str]] = set()
     for group in alike(scenario):
         for i, field, message in _steps(scenario, group):
-            if (i, field, message) not in told:
-                told.add((i, field, message))
+            if (i, field, message) not in reported:
+                reported.add((i, field, message))
                 place: Place = ("events", i) if field is None else ("events", i, field)
                 yield Problem(place, f"then, of {group.ends[0]}: {message}")
 
@@ -174,10 +173,10 @@ def _steps(scenario: Scenario, group: LinkGroup) -> Iterator[tuple[int, str | No
         if not isinstance(event, StepEvent):
             continue
         before, settings = settings, overlaid(settings, event)
-        found = known if settings is before else set(complaints(settings, scenario.dilation))
-        for field, message in sorted(found - known):
+        wrong = known if settings is before else set(complaints(settings, scenario.dilation))
+        for field, message in sorted(wrong - known):
             yield i, field if getattr(event, field) is not None else None, message
-        known = found
+        known = wrong
         if event.queue is not None:
             rate = settings.rate if event.rate is None else event.rate
             try:

@@ -132,19 +132,19 @@ class TableLayout:
 
 def read_columns(source: TraceSource, layout: TableLayout) -> list[list[float]]:
     """The numbers of every column asked for. Raises InputError with the line of a bad one."""
-    found: list[list[float]] = [[] for _ in layout.columns]
+    columns: list[list[float]] = [[] for _ in layout.columns]
     for block in source.blocks(layout.skip):
-        first = layout.skip + len(found[0])
+        first = layout.skip + len(columns[0])
         cells = _cells(source, layout, block, first)
         by_column = [cells[column.index :: layout.width] for column in layout.columns]
         good = [_at_once(*pair) for pair in zip(layout.columns, by_column, strict=True)]
         if None in good:
             good = [*_one_by_one(source, layout, by_column, first)]
-        for numbers, more in zip(found, good, strict=True):
+        for numbers, more in zip(columns, good, strict=True):
             numbers.extend(more or ())
-        if len(found[0]) > MAX_POINTS:
+        if len(columns[0]) > MAX_POINTS:
             raise too_many(source, source.line_of(layout.skip + MAX_POINTS))
-    return found
+    return columns
 
 
 def from_lengths(lengths: Sequence[float]) -> tuple[list[float], float]:
@@ -302,14 +302,14 @@ def rate_column(source: TraceSource, header: CsvHeader) -> tuple[int, Meaning]:
         )
     meanings = [meaning(name) for name in header.names]
     for kind in ("rate", "bytes"):
-        found = [(i, what) for i, what in enumerate(meanings) if what and what.kind == kind]
-        if len(found) > 1:
-            several = _listed([header.names[i] for i, _ in found])
+        candidates = [(i, what) for i, what in enumerate(meanings) if what and what.kind == kind]
+        if len(candidates) > 1:
+            several = _listed([header.names[i] for i, _ in candidates])
             raise source.error(
                 header.line, f"several columns hold rates: {several}", "Choose a column"
             )
-        if found:
-            return found[0]
+        if candidates:
+            return candidates[0]
     raise source.error(
         header.line,
         f"header {brief(','.join(header.names))} does not state the units of a rate",
@@ -355,9 +355,11 @@ def time_column(header: CsvHeader, rate: int) -> int | None:
         return 0 if rate != 0 else None
     meanings = [(i, meaning(name)) for i, name in enumerate(header.names) if i != rate]
     for kind in ("time", "length"):
-        found = [(what.factor is None, i) for i, what in meanings if what and what.kind == kind]
-        if found:
-            return min(found)[1]
+        candidates = [
+            (what.factor is None, i) for i, what in meanings if what and what.kind == kind
+        ]
+        if candidates:
+            return min(candidates)[1]
     return None
 
 
@@ -386,10 +388,14 @@ def read_csv(source: TraceSource) -> RateTrace:
 
 
 def _trace(
-    source: TraceSource, layout: TableLayout, what: Meaning, when: Meaning, found: list[list[float]]
+    source: TraceSource,
+    layout: TableLayout,
+    what: Meaning,
+    when: Meaning,
+    columns: list[list[float]],
 ) -> RateTrace:
-    values, kept, duration = found[0], range(len(found[0])), _duration(source)
-    stamps = found[1] if len(found) > 1 else list(map(float, kept))
+    values, kept, duration = columns[0], range(len(columns[0])), _duration(source)
+    stamps = columns[1] if len(columns) > 1 else list(map(float, kept))
     lines: Sequence[int] = kept
     factor = when.factor or (1e-3 if stamps and stamps[0] > _UNIX_MS else 1.0)
     times = stamps if factor == 1.0 else [stamp * factor for stamp in stamps]
@@ -432,10 +438,10 @@ def _rates_with_units(source: TraceSource, header: CsvHeader) -> RateTrace:
     rates = []
     for line, text in source.numbered():
         value, _, unit = text.partition(header.separator)
-        found = unit_of_rate(unit.strip())
-        if found is None or found.kind != "rate" or found.factor is None:
+        meant = unit_of_rate(unit.strip())
+        if meant is None or meant.kind != "rate" or meant.factor is None:
             raise source.error(line, f"{brief(text)} is not a rate and its unit")
-        rates.append(number(source, line, value.strip(), "a rate") * found.factor)
+        rates.append(number(source, line, value.strip(), "a rate") * meant.factor)
     return build(source, [float(i) for i in range(len(rates))], rates, source.line_of)
 
 

@@ -336,9 +336,9 @@ def percentiles(trace: RateTrace, percents: Sequence[int]) -> dict[int, int]:
     """For each of ``percents``, rising, the lowest rate not exceeded in that share of time."""
     pieces = sorted(zip(trace.rates_bits, trace.lengths_s(), strict=True))
     ends = accumulate(length for _, length in pieces)
-    found, wanted = {}, list(percents)
+    rates, wanted = {}, list(percents)
     for (rate, _), end in zip(pieces, ends, strict=True):
         # The sum of all lengths may miss the duration by a rounding.
         while wanted and end * (1 + 1e-9) >= trace.duration_s * wanted[0] / 100:
-            found[wanted.pop(0)] = rate
-    return found
+            rates[wanted.pop(0)] = rate
+    return rates

@@ -129,15 +129,15 @@ def _follows(
 def _which(source: TraceSource, intervals: list[Any]) -> str:
     """The sum that is wanted."""
     first = intervals[0] if intervals and isinstance(intervals[0], dict) else {}
-    there = [name for name in IPERF3_SUMS if name in first]
-    if source.column is None and len(there) > 1:
-        several = ", ".join(there)
+    present = [name for name in IPERF3_SUMS if name in first]
+    if source.column is None and len(present) > 1:
+        several = ", ".join(present)
         raise source.error(None, f"traffic went both ways: {several}", "Choose a column")
-    if source.column is not None and source.column not in there:
+    if source.column is not None and source.column not in present:
         raise source.error(
-            None, f"there is no column {brief(source.column)}", f"There are {', '.join(there)}"
+            None, f"there is no column {brief(source.column)}", f"There are {', '.join(present)}"
         )
-    return source.column or (there[0] if there else IPERF3_SUMS[0])
+    return source.column or (present[0] if present else IPERF3_SUMS[0])
 
 
 def _entry(source: TraceSource, interval: object, which: str, i: int) -> dict[str, Any]:

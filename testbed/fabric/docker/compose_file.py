@@ -125,9 +125,9 @@ def load_templates(folder: Path) -> Templates:
     )
 
 
-def _node(spec: NodeSpec, plan: ComposePlan, templates: Templates, held: Limits) -> Document:
+def _node(spec: NodeSpec, plan: ComposePlan, templates: Templates, bounds: Limits) -> Document:
     service: Document = deepcopy(templates.base["services"]["node"])
-    _bound(service, held)
+    _bound(service, bounds)
     if spec.device == "cuda":
         _merge(service, templates.gpu["services"]["node"])
         devices = service["deploy"]["resources"]["reservations"]["devices"]
@@ -191,11 +191,11 @@ def _offer(service: Document, spec: NodeSpec, plan: ComposePlan, offered: ExecEn
         service["volumes"].append(_mount(offered.home_of_root, read_only=True, target="/root"))
 
 
-def _bound(service: Document, held: Limits) -> None:
+def _bound(service: Document, bounds: Limits) -> None:
     """Swap counts as memory: a node that needs it would stand still, and others with it."""
-    service["pids_limit"] = held.processes
-    service["mem_limit"] = service["memswap_limit"] = held.memory_bytes
-    service["tmpfs"] = [f"/tmp:size={held.tmp_bytes}"]
+    service["pids_limit"] = bounds.processes
+    service["mem_limit"] = service["memswap_limit"] = bounds.memory_bytes
+    service["tmpfs"] = [f"/tmp:size={bounds.tmp_bytes}"]
 
 
 def _mount(folder: Path, *, read_only: bool, target: str | None = None) -> Document:

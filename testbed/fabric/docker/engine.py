@@ -51,10 +51,10 @@ class Objects:
         """Nodes whose container has ended, each with how. One request when none has."""
         ended = {**self._mine, "status": ["exited", "dead"]}
         dead = {}
-        for found in self.client.api.containers(all=True, filters=ended):
+        for container in self.client.api.containers(all=True, filters=ended):
             with _forgiving():
-                state = self.client.api.inspect_container(found["Id"])["State"]
-                dead[found["Labels"].get(NODE_LABEL, SHAPER)] = how_ended(state)
+                state = self.client.api.inspect_container(container["Id"])["State"]
+                dead[container["Labels"].get(NODE_LABEL, SHAPER)] = how_ended(state)
         return dead
 
     def pause(self, name: str) -> None:

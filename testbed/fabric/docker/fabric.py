@@ -88,36 +88,36 @@ def pins_below(folder: Path, below: Path) -> dict[Path, Identity]:
 
 
 def _mounted(process: int) -> Mounts:
-    found: Mounts = Counter()
+    mounts: Mounts = Counter()
     root = f"/proc/{process}/root"
     for line in Path(f"/proc/{process}/mountinfo").read_bytes().splitlines():
         fields = os.fsdecode(line).split(" ")
         number, point = fields[0], unescaped(fields[4])
         # Covered by another mount, or of a file system that nobody else may look into.
         with suppress(OSError):
-            place = _walk(root, Path(point).parts[1:])
-            mount = _mount_of(place)
-            identity = _close(place)
-            found[identity] += mount == number
-    return found
+            descriptor = _walk(root, Path(point).parts[1:])
+            mount = _mount_of(descriptor)
+            identity = _close(descriptor)
+            mounts[identity] += mount == number
+    return mounts
 
 
 def _walk(begin: str, names: Iterable[str]) -> int:
     """A descriptor of what is reached without any link."""
-    place = os.open(begin, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = os.open(begin, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     for name in names:
         try:
-            below = os.open(name, _LOOK, dir_fd=place)
+            below = os.open(name, _LOOK, dir_fd=descriptor)
         finally:
-            os.close(place)
-        place = below
-    return place
+            os.close(descriptor)
+        descriptor = below
+    return descriptor
 
 
-def _mount_of(place: int) -> str:
+def _mount_of(descriptor: int) -> str:
     """The number of the mount that an open file is in."""
     (number,) = re.findall(
-        r"^mnt_id:\s*(\d+)$", Path(f"/proc/self/fdinfo/{place}").read_text(), re.M
+        r"^mnt_id:\s*(\d+)$", Path(f"/proc/self/fdinfo/{descriptor}").read_text(), re.M
     )
     return str(number)
 
@@ -126,12 +126,12 @@ def _identity(path: Path) -> Identity:
     return _close(os.open(path, os.O_PATH | os.O_CLOEXEC))
 
 
-def _close(place: int) -> Identity:
+def _close(descriptor: int) -> Identity:
     try:
-        found = os.fstat(place)
-        return found.st_dev, found.st_ino
+        state = os.fstat(descriptor)
+        return state.st_dev, state.st_ino
     finally:
-        os.close(place)
+        os.close(descriptor)
 
 
 _PROGRAM = "docker"

@@ -60,8 +60,8 @@ def _name(tag: str) -> str:
 
 def _made(tag: str) -> Path | None:
     folders = (BUILD / "guest", cache("guest"))
-    found = (folder / _name(tag) for folder in folders)
-    return next((path for path in found if os.access(path, os.R_OK)), None)
+    paths = (folder / _name(tag) for folder in folders)
+    return next((path for path in paths if os.access(path, os.R_OK)), None)
 
 
 def _make(tag: str) -> Path:

@@ -45,14 +45,14 @@ def available(info: Path = _INFO) -> int:
     return 0
 
 
-def guest_memory_bytes(asked: int | None) -> int:
+def guest_memory_bytes(requested: int | None) -> int:
     """Bytes for the guest: as requested, else up to 4 GiB of what is free."""
     spare = int(available() * _SHARE)
-    if asked is None and spare >= LEAST:
+    if requested is None and spare >= LEAST:
         return min(ENOUGH, spare)
-    if asked is not None and LEAST <= asked <= available():
-        return asked
-    wanted = f"{(asked or LEAST) / GIB:.1f} GiB"
+    if requested is not None and LEAST <= requested <= available():
+        return requested
+    wanted = f"{(requested or LEAST) / GIB:.1f} GiB"
     raise MachineError(
         f"a guest of {wanted} does not fit: {available() / GIB:.1f} GiB of memory are free",
         fix=f"Free some, or ask for less, but no less than {LEAST / GIB:g} GiB",
@@ -62,9 +62,9 @@ def guest_memory_bytes(asked: int | None) -> int:
 def guest_memory_folder(needed: int) -> Path:
     """Where there is room for it, in memory if there can be. The guest takes only what it uses."""
     places = [_SHARED_MEMORY, Path(tempfile.gettempdir())]
-    for place in places:
-        if _usable(place, needed):
-            return place
+    for folder in places:
+        if _usable(folder, needed):
+            return folder
     raise MachineError(
         f"neither {places[0]} nor {places[1]} has room for the guest's memory, {needed / GIB:.1f} "
         "GiB",
@@ -72,11 +72,11 @@ def guest_memory_folder(needed: int) -> Path:
     )
 
 
-def _usable(place: Path, needed: int) -> bool:
+def _usable(folder: Path, needed: int) -> bool:
     """The guest's memory holds its programs too, so ``noexec`` will not do."""
-    if not os.access(place, os.W_OK | os.X_OK):
+    if not os.access(folder, os.W_OK | os.X_OK):
         return False
-    state = os.statvfs(place)
+    state = os.statvfs(folder)
     return state.f_bavail * state.f_frsize >= needed and not state.f_flag & os.ST_NOEXEC
 
 
@@ -339,7 +339,7 @@ def _broken(watch: _Watch, console: Path, size: int) -> Exception:
     if watch.killed_at != float("inf"):
         return ExperimentError("the guest was ended before its command had ended")
     lines = console.read_text(errors="replace").splitlines()
-    panic = next((found[0] for line in lines if (found := _PANIC.search(line))), None)
+    panic = next((match[0] for line in lines if (match := _PANIC.search(line))), None)
     said = panic or "; ".join(lines[-_TAIL_LINES:]) or "it said nothing"
     return MachineError(
         f"the guest with {size / GIB:.1f} GiB of memory broke down: {said}",

@@ -34,10 +34,10 @@ def main(folder: str, command: list[str]) -> int:
     waiting = select.poll()
     waiting.register(os.pidfd_open(process.pid), select.POLLIN)
     waiting.register(sys.stdin, select.POLLIN)
-    told = sys.stdin.fileno() in dict(waiting.poll())
+    ended = sys.stdin.fileno() in dict(waiting.poll())
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    if told and os.read(sys.stdin.fileno(), 1) != END:
+    if ended and os.read(sys.stdin.fileno(), 1) != END:
         shutil.rmtree(folder, ignore_errors=True)
     return process.wait()
 

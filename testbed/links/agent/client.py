@@ -135,7 +135,7 @@ class AgentClient:
 
     def fill_neighbour_tables(self, places: Iterable[NodePlacement], switch_address: str) -> None:
         """Have everyone on a data network know everyone else: nobody asks while it is measured."""
-        known = {place.data_address: place for place in places}
+        known = {node.data_address: node for node in places}
         nodes = [Resident(at.nic.netns, at.nic.index, own) for own, at in known.items()]
         port = next(iter(known.values())).port
         switch = Resident(port.netns, port.index, switch_address)
@@ -170,14 +170,14 @@ class AgentClient:
         LinkError (asked for, held) and MachineError (congestion control, no netem).
         """
         self._journal_ifbs(cables, shapes, settings, impaired)
-        held: dict[str, Any] = self._call(
+        actual: dict[str, Any] = self._call(
             "prepare",
             cables=dict(cables),
             shapes={str(end): shape.to_json() for end, shape in shapes.items()},
             settings=settings,
             impaired=[str(end) for end in impaired],
         )
-        return held
+        return actual
 
     def start(self, t0_ns: int, changes: Iterator[LinkChange]) -> None:
         """Replay ``changes`` (by time, possibly endless) from ``t0_ns`` of the monotonic clock."""
@@ -235,15 +235,15 @@ class AgentClient:
             except (OSError, ValueError) as error:
                 self._waiting.pop(number, None)
                 raise self._gone() from error
-        asked = time.monotonic()
+        begun = time.monotonic()
         while True:
             try:
                 return answer.result(_ANSWER_S)
             except TimeoutError as error:
                 now = time.monotonic()
-                if now - self._heard > _ANSWER_S or now - asked > _LATEST_S:
+                if now - self._heard > _ANSWER_S or now - begun > _LATEST_S:
                     raise ExperimentError(
-                        f"the links agent did not answer {operation!r} within {now - asked:.0f} s"
+                        f"the links agent did not answer {operation!r} within {now - begun:.0f} s"
                     ) from error
 
     def _read(self) -> None:
@@ -309,9 +309,9 @@ class AgentClient:
             return
         noted = {entry.get("name") for entry in self._journal.entries}
         for end, shape in shapes.items():
-            place = hops(end, cables[end.link], settings.at.get(end.link, "nic"))
+            placement = hops(end, cables[end.link], settings.at.get(end.link, "nic"))
             delayed = shape.impairments or end in impaired
-            for hop in place if delayed else (place.queue,):
+            for hop in placement if delayed else (placement.queue,):
                 needs_ifb = hop.passing == "arriving" and hop.interface.netns is None
                 if needs_ifb and hop.device not in noted:
                     self._journal.add("link", name=hop.device, alias=ALIAS)

@@ -184,5 +184,5 @@ def error_from_json(given: Object) -> Exception:
     fields = {name: value for name, value in given.items() if name != "kind"}
     if given["kind"] not in kinds:
         return ExperimentError(str(fields["message"]))
-    made: Exception = kinds[given["kind"]](**fields)
-    return made
+    error: Exception = kinds[given["kind"]](**fields)
+    return error

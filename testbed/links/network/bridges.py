@@ -64,10 +64,10 @@ def bridge_of(port: Resident) -> Resident:
 
 def _introduce(resident: Resident) -> Neighbour:
     with NetlinkChannel(resident.netns) as channel:
-        found = devices.device(channel, resident.index)
-        if found.kind == "bridge":
-            devices.set_link(channel, resident.index, ADDRESS=found.mac)
-    return Neighbour(resident.address, found.mac)
+        device = devices.device(channel, resident.index)
+        if device.kind == "bridge":
+            devices.set_link(channel, resident.index, ADDRESS=device.mac)
+    return Neighbour(resident.address, device.mac)
 
 
 def add_forwarding(channel: NetlinkChannel, port: int, mac: str) -> None:
@@ -98,11 +98,11 @@ def prune(netns: str | None, bridge: int) -> None:
             MCAST_MEMBERSHIP_INTVL=_WEEK,
             MCAST_QUERIER_INTVL=_WEEK,
         )
-        found = devices.device(channel, bridge)
+        device = devices.device(channel, bridge)
     try:
         with inside(netns), socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as raw:
-            raw.bind((found.name, 0))
-            raw.send(_question(bytes.fromhex(found.mac.replace(":", ""))))
+            raw.bind((device.name, 0))
+            raw.send(_question(bytes.fromhex(device.mac.replace(":", ""))))
     except PermissionError:
         _ask_itself(netns, bridge)
 

@@ -93,12 +93,12 @@ def decode(message: bytes, ended_ns: int | None = None) -> SocketSeen | None:
 
 def _end(family: int, address: bytes, port: bytes) -> str:
     length = 4 if family == socket.AF_INET else 16
-    found = ip_address(address[:length])
+    parsed = ip_address(address[:length])
     # A socket for both versions that speaks IPv4 has the address in IPv6's clothes.
-    if isinstance(found, IPv6Address):
-        found = found.ipv4_mapped or found
+    if isinstance(parsed, IPv6Address):
+        parsed = parsed.ipv4_mapped or parsed
     number = int.from_bytes(port, "big")
-    return f"{found}:{number}" if found.version == 4 else f"[{found}]:{number}"
+    return f"{parsed}:{number}" if parsed.version == 4 else f"[{parsed}]:{number}"
 
 
 _BUFFER_BYTES = 8 << 20
@@ -168,22 +168,22 @@ class SocketWatch:
 
     def interfaces(self) -> dict[str, list[InterfaceSeen]]:
         """Return the interfaces' counters at this moment, keyed by node."""
-        found = {}
+        counters = {}
         for node, listening in self._listening.items():
             with NetlinkChannel(listening.netns) as channel:
-                found[node] = interfaces(channel)
-        return found
+                counters[node] = interfaces(channel)
+        return counters
 
     def end(self) -> dict[str, Watched]:
         """Stop following; by node, what there was."""
-        seen = self.interfaces()
+        counters = self.interfaces()
         still = {node: self._open(one.netns) for node, one in self._listening.items()}
         self._settle()
         self.close()
         return {
             node: Watched(
                 tuple({**still[node], **_decoded(listening)}.values()),
-                tuple(seen[node]),
+                tuple(counters[node]),
                 listening.missed,
             )
             for node, listening in self._listening.items()
@@ -198,10 +198,10 @@ class SocketWatch:
 
     def _listen(self, node: str, netns: str) -> None:
         # This path leads there when the process that the namespace was named by has ended, too.
-        held = f"/proc/self/fd/{self._stack.enter_context(opened(netns))}"
-        made = self._stack.enter_context(listener(held, DESTROYED, _BUFFER_BYTES))
-        self._listening[node] = Listening(held, made, self._kept)
-        self._selector.register(made, selectors.EVENT_READ, self._listening[node])
+        path = f"/proc/self/fd/{self._stack.enter_context(opened(netns))}"
+        news = self._stack.enter_context(listener(path, DESTROYED, _BUFFER_BYTES))
+        self._listening[node] = Listening(path, news, self._kept)
+        self._selector.register(news, selectors.EVENT_READ, self._listening[node])
 
     def _follow(self) -> None:
         over = False
@@ -219,7 +219,7 @@ class SocketWatch:
             for family in FAMILIES:
                 with tolerating(errno.ENOENT):  # there is no IPv6 here
                     messages += channel.dump_raw(query(family), SOCK_DIAG_BY_FAMILY)
-        return {seen.cookie: seen for message in messages if (seen := decode(message))}
+        return {each.cookie: each for message in messages if (each := decode(message))}
 
     def _settle(self) -> None:
         """Until nothing more is told of sockets that had ended before they were listed."""
@@ -233,5 +233,5 @@ class SocketWatch:
 
 
 def _decoded(listening: Listening) -> dict[int, SocketSeen]:
-    messages = ((ns, one) for ns, data in listening.heard for _, _, one in split(data))
-    return {seen.cookie: seen for ns, one in messages if (seen := decode(one, ns))}
+    messages = ((ns, message) for ns, data in listening.heard for _, _, message in split(data))
+    return {each.cookie: each for ns, message in messages if (each := decode(message, ns))}

@@ -77,24 +77,24 @@ def link(*attributes: Attribute, **fields: int) -> NetlinkMessage:
     return NetlinkMessage(ifinfmsg, tree(*attributes, **fields))
 
 
-def _device(found: Any) -> Device:
-    info = found.get_attr("IFLA_LINKINFO")
+def _device(message: Any) -> Device:
+    info = message.get_attr("IFLA_LINKINFO")
     return Device(
-        index=found["index"],
-        name=text(found, "IFLA_IFNAME"),
-        mac=found.get_attr("IFLA_ADDRESS") or "",
+        index=message["index"],
+        name=text(message, "IFLA_IFNAME"),
+        mac=message.get_attr("IFLA_ADDRESS") or "",
         kind=text(info, "IFLA_INFO_KIND") if info is not None else "",
-        master=found.get_attr("IFLA_MASTER") or 0,
-        peer=found.get_attr("IFLA_LINK"),
-        peer_netns=found.get_attr("IFLA_LINK_NETNSID"),
-        alias=text(found, "IFLA_IFALIAS"),
-        segments=found.get_attr("IFLA_GSO_MAX_SEGS") or 0,
+        master=message.get_attr("IFLA_MASTER") or 0,
+        peer=message.get_attr("IFLA_LINK"),
+        peer_netns=message.get_attr("IFLA_LINK_NETNSID"),
+        alias=text(message, "IFLA_IFALIAS"),
+        segments=message.get_attr("IFLA_GSO_MAX_SEGS") or 0,
     )
 
 
 def all_devices(channel: NetlinkChannel) -> list[Device]:
     """Every device of the channel's namespace."""
-    return [_device(found) for found in channel.dump(link(), RTM_GETLINK)]
+    return [_device(message) for message in channel.dump(link(), RTM_GETLINK)]
 
 
 def device(channel: NetlinkChannel, index: int) -> Device:
@@ -204,9 +204,9 @@ def add_address(channel: NetlinkChannel, index: int, address: str, prefix_bits: 
 def _namespace_number(channel: NetlinkChannel, netns: str) -> int | None:
     """The number by which the channel's namespace knows another one; None if it has none."""
     with opened(netns) as descriptor:
-        asked = NetlinkMessage(nsidmsg, tree(("NETNSA_FD", descriptor)))
-        found = channel.get(asked, RTM_GETNSID).get_attr("NETNSA_NSID")
-    return None if found == _NO_NUMBER else found
+        request = NetlinkMessage(nsidmsg, tree(("NETNSA_FD", descriptor)))
+        number = channel.get(request, RTM_GETNSID).get_attr("NETNSA_NSID")
+    return None if number == _NO_NUMBER else number
 
 
 def locate(netns: str, mac: str) -> tuple[Interface, Interface]:
@@ -233,27 +233,27 @@ def locate(netns: str, mac: str) -> tuple[Interface, Interface]:
     return Interface(netns, nic.index, nic.name), Interface(None, peer.index, peer.name)
 
 
-def _by_mac(found: list[Device], mac: str, netns: str) -> Device:
-    for one in found:
-        if one.mac == mac and one.peer is not None:
-            return one
-    known = ", ".join(f"{one.name} {one.mac}" for one in found)
+def _by_mac(listed: list[Device], mac: str, netns: str) -> Device:
+    for each in listed:
+        if each.mac == mac and each.peer is not None:
+            return each
+    known = ", ".join(f"{each.name} {each.mac}" for each in listed)
     raise ExperimentError(f"no interface in {netns} has the address {mac}; there are: {known}")
 
 
 def interfaces(channel: NetlinkChannel) -> list[InterfaceSeen]:
     """All of the channel's namespace. Raises KernelRefused."""
     addresses = _addresses(channel)
-    return [_interface(found, addresses) for found in channel.dump(link(), RTM_GETLINK)]
+    return [_interface(message, addresses) for message in channel.dump(link(), RTM_GETLINK)]
 
 
-def _interface(found: Any, addresses: Mapping[int, tuple[str, ...]]) -> InterfaceSeen:
-    counts = found.get_attr("IFLA_STATS64")
+def _interface(message: Any, addresses: Mapping[int, tuple[str, ...]]) -> InterfaceSeen:
+    counts = message.get_attr("IFLA_STATS64")
     return InterfaceSeen(
-        index=found["index"],
-        name=text(found, "IFLA_IFNAME"),
-        loopback=bool(found["flags"] & IFF_LOOPBACK),
-        addresses=addresses.get(found["index"], ()),
+        index=message["index"],
+        name=text(message, "IFLA_IFNAME"),
+        loopback=bool(message["flags"] & IFF_LOOPBACK),
+        addresses=addresses.get(message["index"], ()),
         sent_bytes=counts["tx_bytes"],
         sent_packets=counts["tx_packets"],
         received_bytes=counts["rx_bytes"],
@@ -263,11 +263,11 @@ def _interface(found: Any, addresses: Mapping[int, tuple[str, ...]]) -> Interfac
 
 def _addresses(channel: NetlinkChannel) -> dict[int, tuple[str, ...]]:
     """Return the addresses of interfaces, keyed by the interface's index."""
-    found: dict[int, tuple[str, ...]] = {}
-    for one in channel.dump(NetlinkMessage(ifaddrmsg, tree()), RTM_GETADDR):
-        own = str(ip_address(one.get_attr("IFA_LOCAL") or one.get_attr("IFA_ADDRESS")))
-        found[one["index"]] = (*found.get(one["index"], ()), own)
-    return found
+    by_index: dict[int, tuple[str, ...]] = {}
+    for message in channel.dump(NetlinkMessage(ifaddrmsg, tree()), RTM_GETADDR):
+        own = str(ip_address(message.get_attr("IFA_LOCAL") or message.get_attr("IFA_ADDRESS")))
+        by_index[message["index"]] = (*by_index.get(message["index"], ()), own)
+    return by_index
 
 
 _ECN = 1
@@ -296,23 +296,24 @@ def subnet_routes(channel: NetlinkChannel, index: int) -> list[SubnetRoute]:
     listed = channel.dump(NetlinkMessage(rtmsg, tree(family=socket.AF_INET)), RTM_GETROUTE)
     wanted = (_MAIN, rt_scope["link"], rt_type["unicast"], index)
     return [
-        _route(found)
-        for found in listed
-        if (found["table"], found["scope"], found["type"], found.get_attr("RTA_OIF")) == wanted
-        and found["dst_len"]
+        _route(message)
+        for message in listed
+        if (message["table"], message["scope"], message["type"], message.get_attr("RTA_OIF"))
+        == wanted
+        and message["dst_len"]
     ]
 
 
-def _route(found: Any) -> SubnetRoute:
-    metrics = dict(found.get_attr("RTA_METRICS", {"attrs": ()})["attrs"])
-    held = [(name, found.get_attr(name)) for name in _KEPT]
+def _route(message: Any) -> SubnetRoute:
+    metrics = dict(message.get_attr("RTA_METRICS", {"attrs": ()})["attrs"])
+    attributes = [(name, message.get_attr(name)) for name in _KEPT]
     settings = TcpSettings(
         metrics.get("RTAX_CC_ALGO"),
         metrics.get("RTAX_RTO_MIN"),
         bool(metrics.get("RTAX_FEATURES", 0) & _ECN),
     )
-    head = {name: found[name] for name, _ in rtmsg.fields}
-    identity = tuple((name, value) for name, value in held if value is not None)
+    head = {name: message[name] for name, _ in rtmsg.fields}
+    identity = tuple((name, value) for name, value in attributes if value is not None)
     return SubnetRoute(head, identity, settings)
 
 
@@ -337,18 +338,18 @@ def shape_route(
 
     Raises MachineError when the kernel does not know the congestion control.
     """
-    asked = TcpSettings(congestion, rto_min_ms, ecn)
+    requested = TcpSettings(congestion, rto_min_ms, ecn)
     with NetlinkChannel(netns) as channel:
         before = subnet_routes(channel, index)
         for route in before:
             try:
-                set_route(channel, route, asked)
+                set_route(channel, route, requested)
             except KernelRefused as error:
                 raise unknown(congestion, netns, error) from error
         for route in subnet_routes(channel, index):
-            if route.settings != asked:
+            if route.settings != requested:
                 raise MachineError(
-                    f"the route of device {index} should have {_words(asked)}, "
+                    f"the route of device {index} should have {_words(requested)}, "
                     f"but the kernel holds {_words(route.settings)}"
                 )
     return before

@@ -129,8 +129,8 @@ def make(name: str) -> str:
 
 def identity(path: str | Path) -> tuple[int, int]:
     """The namespace that ``path`` leads to, the same for all its paths. Raises OSError."""
-    found = os.stat(path)  # noqa: PTH116 - of strings, too
-    return found.st_dev, found.st_ino
+    state = os.stat(path)  # noqa: PTH116 - of strings, too
+    return state.st_dev, state.st_ino
 
 
 def inhabitants(netns: str) -> list[int]:
@@ -139,14 +139,14 @@ def inhabitants(netns: str) -> list[int]:
         wanted = identity(netns)
     except FileNotFoundError:
         return []
-    found = []
+    pids = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         with suppress(OSError):  # it has ended, or is not to be looked into
             if identity(entry / "ns/net") == wanted:
-                found.append(int(entry.name))
-    return found
+                pids.append(int(entry.name))
+    return pids
 
 
 def remove(name: str) -> bool:
@@ -206,9 +206,9 @@ def require_congestion(congestion: str) -> None:
 
     A socket is asked: that takes no privilege, and loads what root may have loaded.
     """
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as asked:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         try:
-            asked.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion.encode())
+            probe.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion.encode())
         except OSError as error:
             if error.errno != errno.EPERM:  # known, and routes may have it whoever may select it
                 raise unknown(congestion, None, error) from error

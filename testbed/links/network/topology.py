@@ -82,9 +82,9 @@ def remove_devices(netns: str | None, names: list[str], alias: str | None) -> li
     removed = []
     with NetlinkChannel(netns) as channel:
         for name in names:
-            found = devices.find(channel, name)
-            if found is not None and alias in (None, found.alias):
-                devices.delete(channel, found.index)
+            device = devices.find(channel, name)
+            if device is not None and alias in (None, device.alias):
+                devices.delete(channel, device.index)
                 removed.append(name)
     return removed
 
@@ -150,7 +150,9 @@ def remove_racks(plan: RackPlan) -> list[str]:
     return undone([*steps, *own], errno.ENOENT, errno.ENODEV)
 
 
-def _build_rack(alias: str, rack: RackWires, home: str, inner: NetlinkChannel, made: Racks) -> None:
+def _build_rack(
+    alias: str, rack: RackWires, home: str, inner: NetlinkChannel, built: Racks
+) -> None:
     core_netns = _core(rack)
     with NetlinkChannel(core_netns) as outer:
         first = next(iter(rack.members.values())).port
@@ -167,7 +169,7 @@ def _build_rack(alias: str, rack: RackWires, home: str, inner: NetlinkChannel, m
         _connect(outer, port.index, core)
         uplink = devices.named(inner, rack.uplink)
         _connect(inner, uplink.index, bridge.index)
-        made.cables[rack.name] = Cable(
+        built.cables[rack.name] = Cable(
             Interface(home, uplink.index, rack.uplink),
             Interface(core_netns, port.index, rack.port),
         )
@@ -178,7 +180,7 @@ def _build_rack(alias: str, rack: RackWires, home: str, inner: NetlinkChannel, m
         for name, member in rack.members.items():
             _yield_address(outer, member.port.index, switch_mac)
             index = _move(member.port, outer, (core_netns, home), inner, bridge.index)
-            made.ports[name] = Interface(home, index, member.port.name)
+            built.ports[name] = Interface(home, index, member.port.name)
             _direct(member.nic, (inner, index), (outer, port.index))
 
 

@@ -325,11 +325,11 @@ class DeliveryLog:
     def _forget_outages(self, count: int) -> None:
         """The last one may still learn how soon service was back."""
         folded = self.folded
-        for seen in self.outages[: max(0, count)]:
+        for outage in self.outages[: max(0, count)]:
             folded.outages += 1
-            folded.leaked_bytes += seen.leaked_bytes
-            if seen.resume_s is not None:
-                folded.resume_s = max(folded.resume_s or 0.0, seen.resume_s)
+            folded.leaked_bytes += outage.leaked_bytes
+            if outage.resume_s is not None:
+                folded.resume_s = max(folded.resume_s or 0.0, outage.resume_s)
         del self.outages[: max(0, count)]
 
 
@@ -370,9 +370,9 @@ def measures(record: DeliveryLog) -> dict[str, Any]:
 
 def _slack(whole: Folded, bundle_bytes: int) -> float:
     """The share of the asked bits that a bundle for each row of busy looks may come to."""
-    asked, rows = whole.busy.asked_bits, whole.rows
+    requested, rows = whole.busy.asked_bits, whole.rows
     # errors of which none knows of the others add up as the root of their number
-    return 8 * bundle_bytes * min(rows, 2 * sqrt(rows)) / asked if asked else 0.0
+    return 8 * bundle_bytes * min(rows, 2 * sqrt(rows)) / requested if requested else 0.0
 
 
 def _time(entry: tuple[float, int]) -> float:
@@ -381,7 +381,7 @@ def _time(entry: tuple[float, int]) -> float:
 
 def lateness_ms(lateness_s: Iterable[float]) -> dict[str, float | None] | None:
     """Percentiles in ms (see ``spread``); None of nothing. One change alone shows no p99."""
-    found = spread(list(lateness_s), fewest=2)
-    if found["max"] is None:
+    quantiles = spread(list(lateness_s), fewest=2)
+    if quantiles["max"] is None:
         return None
-    return {name: None if late_s is None else late_s * 1e3 for name, late_s in found.items()}
+    return {name: None if late_s is None else late_s * 1e3 for name, late_s in quantiles.items()}

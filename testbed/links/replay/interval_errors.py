@@ -93,12 +93,12 @@ class IntervalErrors:
     def _judge(
         self, begin: Mark, end: Mark, looks: Sequence[Sample], rates: Sequence[Rate], bundle: int
     ) -> None:
-        asked = asked_between(rates, begin[0], end[0])
-        if asked <= 0:
+        requested = asked_between(rates, begin[0], end[0])
+        if requested <= 0:
             return
         delivered = 8 * (end[1] - begin[1])
-        error = max(0.0, abs(delivered - asked) - 8 * bundle) / asked
-        self.excess_bits += max(0.0, delivered - asked - 8 * bundle)
+        error = max(0.0, abs(delivered - requested) - 8 * bundle) / requested
+        self.excess_bits += max(0.0, delivered - requested - 8 * bundle)
         self.all.add(error)
         within = _touching(looks, begin[0], end[0])
         if (self._looked or within) and self._busy and all(look.busy for look in within):
@@ -156,14 +156,14 @@ class Lateness:
     def take(self, values: Iterable[float]) -> None:
         """Some more."""
         for value in values:
-            many, largest = self._alike.get(_place(value), (0, value))
-            self._alike[_place(value)] = many + 1, max(value, largest)
+            count, largest = self._alike.get(_place(value), (0, value))
+            self._alike[_place(value)] = count + 1, max(value, largest)
             self.count += 1
 
     def __iter__(self) -> Iterator[float]:
         """All of them, in no order."""
-        for many, largest in self._alike.values():
-            for _ in range(many):
+        for count, largest in self._alike.values():
+            for _ in range(count):
                 yield largest
 
 
@@ -192,15 +192,15 @@ class ReadBack:
         self._wrong: tuple[int | str, int | str] | None = None
         self._from_s = 0.0
 
-    def compare(self, now_s: float, asked: int | str, held: int | str) -> Mismatch | None:
+    def compare(self, now_s: float, requested: int | str, actual: int | str) -> Mismatch | None:
         """Take in a look; returns the interval of disagreement that it ends, if any."""
-        found = None if asked == held else (asked, held)
-        ended = self.end(now_s) if found != self._wrong else None
-        if found is None:
+        wrong = None if requested == actual else (requested, actual)
+        ended = self.end(now_s) if wrong != self._wrong else None
+        if wrong is None:
             self._right_s = now_s
         elif self._wrong is None:
             self._from_s = now_s if ended else self._right_s
-        self._wrong = found
+        self._wrong = wrong
         return ended
 
     def end(self, now_s: float) -> Mismatch | None:

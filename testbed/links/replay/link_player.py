@@ -140,8 +140,8 @@ def pace_at(
     alike = early or bundle_bytes > FRAME_BYTES
     if alike or (not rate and not _told_apart(full_ns, small_ns)):
         return charge_of(full_ns)  # which is never too short
-    found = charge_for(full_ns, small_ns, shape.overhead_bytes)
-    return found if rate else found._replace(burst_ticks=1)  # in an outage nothing is saved up
+    charged = charge_for(full_ns, small_ns, shape.overhead_bytes)
+    return charged if rate else charged._replace(burst_ticks=1)  # in an outage nothing is saved up
 
 
 def _rate_at(time_ns: int, rate_bits: int, upcoming: Iterable[Step]) -> int:
@@ -384,8 +384,8 @@ class LinkPlayer:
         return round(4e9 * self._bundle_bytes / rate_bits) if rate_bits else 0
 
     def _look_after(self, slow: LowRateDebt, now_ns: int) -> None:
-        seen = self.shaped.read()
-        slow.saw(now_ns, seen.packets, seen.debt_ns)
+        counters = self.shaped.read()
+        slow.saw(now_ns, counters.packets, counters.debt_ns)
 
     def _ease(self, leaves_ns: int, known_ns: int) -> bool:
         """Set the class for what leaves then; False if the plain setting is right."""

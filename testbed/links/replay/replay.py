@@ -146,8 +146,8 @@ class Replay(Thread):
         self._maintain(track)
         where = (due.end.link, due.end.direction)
         impaired = shape.impairments.to_json() if track.line is not None else None
-        asked = (shape.rate_bits, shape.queue_bytes)
-        return LinkChanged(*where, due_s, applied_s, *asked, impairments=impaired)
+        requested = (shape.rate_bits, shape.queue_bytes)
+        return LinkChanged(*where, due_s, applied_s, *requested, impairments=impaired)
 
     def _maintain_all(self) -> None:
         for track in self._alive():

@@ -120,12 +120,12 @@ class LinkSampler:
     def close(self) -> list[Event]:
         """End the sample at the last look, and open the next; none where no time passed."""
         where = self._shaped.end
-        told: list[Event] = [
+        events: list[Event] = [
             LinkMismatch(where.link, where.direction, **wrong._asdict()) for wrong in self._untold
         ]
         self._untold.clear()
         if self._now_s <= self._from_s:
-            return told
+            return events
         self._integrate(self._now_s)
         sample = LinkSample(
             link=where.link,
@@ -153,26 +153,26 @@ class LinkSampler:
         if self._samples % FOLD_SAMPLES == 0:
             since_s = self._outages.resumed_s
             self.record.fold(self._now_s - FOLD_S, inf if since_s is None else since_s)
-        return [*told, sample]
+        return [*events, sample]
 
     def end(self) -> list[Event]:
         """No more looks: what is still wrong ends with the last one."""
-        for held in (self._rate, self._limit, self._delay):
-            self._note(held.end(self._now_s))
+        for value in (self._rate, self._limit, self._delay):
+            self._note(value.end(self._now_s))
         self._outages.close(self._charged)
         return self.close()
 
     def _read_back(self, shape: LinkState, adjusted: LinkPace | None) -> None:
         """Compare the kernel's values with ``shape``; in an outage the rate means nothing."""
         if shape.rate_bits:
-            asked = 8 * (adjusted or pace(shape.rate_bits)).rate_bytes
-            self._note(self._rate.compare(self._now_s, asked, 8 * self._now.rate_bytes))
+            requested = 8 * (adjusted or pace(shape.rate_bits)).rate_bytes
+            self._note(self._rate.compare(self._now_s, requested, 8 * self._now.rate_bytes))
         else:
             self._note(self._rate.end(self._now_s))
         self._looks += 1
         if self._looks % LIMIT_LOOKS == 0:
-            asked = 0 if shape.drop and not shape.rate_bits else shape.queue_bytes
-            self._note(self._limit.compare(self._now_s, asked, self._shaped.held_limit()))
+            requested = 0 if shape.drop and not shape.rate_bits else shape.queue_bytes
+            self._note(self._limit.compare(self._now_s, requested, self._shaped.held_limit()))
             if self._line is not None:
                 self._note(self._delay.compare(self._now_s, *self._line.look()))
 

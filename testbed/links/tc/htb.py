@@ -154,17 +154,17 @@ def _class(index: int, setting: LinkPace) -> NetlinkMessage:
     """Our class, with every value: what is left out the kernel would set to something else."""
     rate, ticks = min(setting.rate_bytes, _MAX32), setting.burst_ticks
     parameters: Fields = {"buffer": ticks, "cbuffer": ticks, "quantum": QUANTUM_BYTES}
-    for way in ("rate", "ceil"):
+    for which in ("rate", "ceil"):
         parameters |= {
-            way: rate,
-            f"{way}_linklayer": pyroute2_plugins.ETHERNET,
-            f"{way}_cell_align": -1,
-            f"{way}_overhead": setting.overhead_bytes,
-            f"{way}_mpu": setting.mpu_bytes,
+            which: rate,
+            f"{which}_linklayer": pyroute2_plugins.ETHERNET,
+            f"{which}_cell_align": -1,
+            f"{which}_overhead": setting.overhead_bytes,
+            f"{which}_mpu": setting.mpu_bytes,
         }
     options: list[Attribute] = [("TCA_HTB_PARMS", parameters)]
     if setting.rate_bytes >= _MAX32:
-        options += [(f"TCA_HTB_{way}64", setting.rate_bytes) for way in ("RATE", "CEIL")]
+        options += [(f"TCA_HTB_{which}64", setting.rate_bytes) for which in ("RATE", "CEIL")]
     return traffic_control(index, CLASS, ROOT_HANDLE, "htb", tree(*options))
 
 
@@ -225,14 +225,14 @@ def qdiscs(channel: NetlinkChannel, index: int) -> list[Qdisc]:
     """The disciplines of a device. Raises KernelRefused."""
     listed = channel.dump_raw(traffic_control(index, 0, 0), RTM_GETQDISC)
     # Some kernels list those of all devices.
-    return [_qdisc(one) for one in listed if _INDEX(one) == (index,)]
+    return [_qdisc(message) for message in listed if _INDEX(message) == (index,)]
 
 
 def _qdisc(message: bytes) -> Qdisc:
-    found = tcmsg(message)
-    found.decode()
-    kind, options = found.get_attr("TCA_KIND"), found.get_attr("TCA_OPTIONS")
-    qdisc = Qdisc(kind, found["handle"], found["parent"])
+    decoded = tcmsg(message)
+    decoded.decode()
+    kind, options = decoded.get_attr("TCA_KIND"), decoded.get_attr("TCA_OPTIONS")
+    qdisc = Qdisc(kind, decoded["handle"], decoded["parent"])
     if kind == "htb":
         init = options.get_attr("TCA_HTB_INIT")
         return replace(qdisc, default_minor=init["defcls"], direct_packets=init["direct_pkts"])
@@ -315,7 +315,7 @@ class RootQdisc(ABC):
             return
         with tolerating(errno.EEXIST):
             redirect(self._channel, source, self.where.index)
-        to = [one.target for one in passed(self._channel, source)]
+        to = [each.target for each in passed(self._channel, source)]
         if to != [self.where.index]:
             raise self._mismatch(
                 f"what arrives at device {source} redirected to {self.where.name!r}",
@@ -370,11 +370,11 @@ class Passed(NamedTuple):
 def passed(channel: NetlinkChannel, index: int) -> list[Passed]:
     """The redirects of arrivals at device ``index``. Raises KernelRefused."""
     filters = channel.dump(traffic_control(index, 0, _INGRESS), RTM_GETTFILTER)
-    return [one for found in filters for one in _redirects(found)]
+    return [each for message in filters for each in _redirects(message)]
 
 
-def _redirects(found: Any) -> Iterator[Passed]:
-    actions = found.get_nested("TCA_OPTIONS", "TCA_U32_ACT")
+def _redirects(message: Any) -> Iterator[Passed]:
+    actions = message.get_nested("TCA_OPTIONS", "TCA_U32_ACT")
     for _, action in actions["attrs"] if actions is not None else ():
         parameters = action.get_nested("TCA_ACT_OPTIONS", "TCA_MIRRED_PARMS")
         if action.get_attr("TCA_ACT_KIND") == "mirred" and parameters["eaction"] == _REDIRECT:

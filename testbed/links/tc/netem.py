@@ -88,14 +88,14 @@ class LineCounters(NamedTuple):
     """Packets on their way."""
 
 
-def add(index: int, told: NetemState) -> bytes:
+def add(index: int, state: NetemState) -> bytes:
     """Install it as the root of a device."""
-    return encode(_message(index, _options(told, with_table=True)), RTM_NEWQDISC, ADD)
+    return encode(_message(index, _options(state, with_table=True)), RTM_NEWQDISC, ADD)
 
 
-def change(index: int, told: NetemState, *, with_table: bool = True) -> bytes:
+def change(index: int, state: NetemState, *, with_table: bool = True) -> bytes:
     """Change it in place; packets on their way keep their times."""
-    return encode(_message(index, _options(told, with_table)), RTM_NEWQDISC, NLM_F_ACK)
+    return encode(_message(index, _options(state, with_table)), RTM_NEWQDISC, NLM_F_ACK)
 
 
 def read(index: int) -> bytes:
@@ -107,9 +107,9 @@ def _message(index: int, options: Fields) -> NetlinkMessage:
     return traffic_control(index, LINE_HANDLE, AT_ROOT, "netem", options)
 
 
-def _options(told: NetemState, with_table: bool) -> Fields:
+def _options(state: NetemState, with_table: bool) -> Fields:
     """All of a netem's options."""
-    chosen = told.impairments
+    chosen = state.impairments
     random_loss = chosen.loss if isinstance(chosen.loss, (int, float)) else 0.0
     slot = chosen.slot or Slot(0, 0)
     attributes: list[Attribute] = [
@@ -136,7 +136,7 @@ def _options(told: NetemState, with_table: bool) -> Fields:
     return tree(
         *attributes,
         delay=_ticks(chosen.delay_ns),
-        limit=told.limit_packets,
+        limit=state.limit_packets,
         loss=_share(random_loss),
         gap=max(1, chosen.reorder_gap) if _share(chosen.reorder) else 0,
         duplicate=_share(chosen.duplicate),
@@ -145,10 +145,10 @@ def _options(told: NetemState, with_table: bool) -> Fields:
 
 
 def _chances(chosen: Impairments) -> list[Attribute]:
-    found: dict[str, Fields] = {}
+    chances: dict[str, Fields] = {}
     for (attribute, field), name in _SHARES.items():
-        found.setdefault(attribute, {})[field] = _share(getattr(chosen, name))
-    return list(found.items())
+        chances.setdefault(attribute, {})[field] = _share(getattr(chosen, name))
+    return list(chances.items())
 
 
 def _loss_model(loss: float | GilbertElliott | FourState) -> list[Attribute]:
@@ -190,7 +190,7 @@ def decode(answer: bytes) -> NetemState | None:
     delay, limit, loss, gap, duplicate, jitter, delay64, jitter64, *others = _HELD(answer)
     rate, ecn, seed, *shares = others
     model = _MODEL(answer)
-    found = Impairments(
+    impairments = Impairments(
         delay_ns=delay * TICK_NS if delay64 is None else delay64,
         jitter_ns=jitter * TICK_NS if jitter64 is None else jitter64,
         loss=_read_model(model[:5], model[5:9], loss / ALL),
@@ -202,7 +202,7 @@ def decode(answer: bytes) -> NetemState | None:
         seed=seed,
         **{name: share / ALL for name, share in zip(_SHARES.values(), shares, strict=True)},
     )
-    return NetemState(found, limit)
+    return NetemState(impairments, limit)
 
 
 def _read_model(
@@ -216,12 +216,12 @@ def _read_model(
     return random_loss
 
 
-def same(told: NetemState, held: NetemState) -> bool:
+def same(requested: NetemState, actual: NetemState) -> bool:
     """Return whether a kernel holds what it was told, as far as it tells."""
-    wanted, found = told.impairments, held.impairments
+    wanted, found = requested.impairments, actual.impairments
     seed = found.seed if wanted.seed is not None and found.seed is not None else None
     found = replace(found, distribution=wanted.distribution, seed=seed)
     wanted = replace(wanted, seed=wanted.seed if seed is not None else None)
-    return _options(told._replace(impairments=wanted), with_table=False) == _options(
-        held._replace(impairments=found), with_table=False
+    return _options(requested._replace(impairments=wanted), with_table=False) == _options(
+        actual._replace(impairments=found), with_table=False
     )

@@ -124,13 +124,13 @@ def _template(
     encoded["header"] = {"type": numbers[0], "flags": numbers[1]}
     encoded.encode()
     data = encoded.data
-    places = {place.name: place for place in _places(encoded)}
+    places = {entry.name: entry for entry in _places(encoded)}
     for name, value in constants:
         if value == (NLA_F_NESTED,):
             at = places[name].at - 2
             struct.pack_into("=H", data, at, struct.unpack_from("=H", data, at)[0] | NLA_F_NESTED)
     wanted = [places[name] for name in ("header.type", "header.flags", *structure[1:])]
-    packers = [(struct.Struct(place.layout).pack_into, place.at) for place in wanted]
+    packers = [(struct.Struct(entry.layout).pack_into, entry.at) for entry in wanted]
     return _Template(bytes(data), packers)
 
 
@@ -161,8 +161,8 @@ class AttributeReader:
 
 def text(message: Any, name: str) -> str:
     """A text attribute of a decoded message, in any encoding; empty: there is none."""
-    found = message.get_attr(name) or ""
-    return found.decode(errors="replace") if isinstance(found, bytes) else found
+    value = message.get_attr(name) or ""
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 class _Layout(NamedTuple):
@@ -177,20 +177,20 @@ class _Layout(NamedTuple):
 
 def _layout(decoded: nlmsg, message: bytes, names: Sequence[str]) -> _Layout:
     places = list(_places(decoded))
-    marks = _struct([(place.at - 4, "=I") for place in places if place.attribute])
-    there = sorted((place for place in places if place.name in names), key=lambda place: place.at)
-    known = [place.name for place in there]
+    marks = _struct([(entry.at - 4, "=I") for entry in places if entry.attribute])
+    present = sorted((entry for entry in places if entry.name in names), key=lambda entry: entry.at)
+    known = [entry.name for entry in present]
     order = [known.index(name) if name in known else len(known) for name in names]
-    values = _struct([(place.at, place.layout) for place in there])
+    values = _struct([(entry.at, entry.layout) for entry in present])
     return _Layout(marks, marks.unpack_from(message), values, order)
 
 
 def _struct(places: Sequence[tuple[int, str]]) -> struct.Struct:
     """A ``Struct`` for rising offsets; numbers in the other byte order are bytes."""
     layout, at = "=", 0
-    for offset, one in places:
-        size = struct.calcsize(one)
-        layout += f"{offset - at}x" + (one[1:] if one[0] == "=" else f"{size}s")
+    for offset, form in places:
+        size = struct.calcsize(form)
+        layout += f"{offset - at}x" + (form[1:] if form[0] == "=" else f"{size}s")
         at = offset + size
     return struct.Struct(layout)
 
@@ -213,8 +213,8 @@ def _places(message: Any, before: str = "") -> Iterator[_Place]:
             yield _Place(f"header.{name}", at, f"={layout}")
         at += struct.calcsize(layout)
     if message.is_nla:
-        held = message.offset + message.length - at
-        yield _Place(before.removesuffix("."), at, f"={held}s", attribute=True)
+        size = message.offset + message.length - at
+        yield _Place(before.removesuffix("."), at, f"={size}s", attribute=True)
     for name, layout in message.fields:
         if layout == "s":
             break
@@ -300,8 +300,8 @@ class NetlinkChannel:
 
     def send(self, *prepared: bytes) -> None:
         """Have messages carried out that were encoded with ``NLM_F_ACK``. Raises KernelRefused."""
-        for one in prepared:
-            self.ask(one)
+        for message in prepared:
+            self.ask(message)
 
     def get(self, message: NetlinkMessage, kind: int) -> nlmsg:
         """The object that ``message`` asks for. Raises KernelRefused."""
@@ -327,7 +327,7 @@ class NetlinkChannel:
 
     def dump(self, message: NetlinkMessage, kind: int) -> list[nlmsg]:
         """All objects of a kind; asked again when they changed meanwhile. Raises KernelRefused."""
-        return [one for data in self.dump_raw(message, kind) for one in self._parsed(data)]
+        return [each for data in self.dump_raw(message, kind) for each in self._parsed(data)]
 
     def _parsed(self, data: bytes) -> Iterator[nlmsg]:
         for message in self._marshal.parse(data):
@@ -340,18 +340,18 @@ class NetlinkChannel:
         prepared = encode(message, kind, NLM_F_DUMP)
         for _ in range(_DUMP_ATTEMPTS):
             self._send(prepared)
-            found: list[bytes] = []
-            whole = self._collect(found)
+            messages: list[bytes] = []
+            whole = self._collect(messages)
             self._asked = False
             if whole:
-                return found
+                return messages
         raise KernelRefused(errno.EINTR, "the list changed at every attempt to read it")
 
     def _receive(self) -> bytes:
         length = self._socket.recv_into(self._buffer)
         return bytes(self._view[:length])
 
-    def _collect(self, found: list[bytes]) -> bool:
+    def _collect(self, messages: list[bytes]) -> bool:
         whole = True
         while True:
             for kind, flags, message in split(self._receive()):
@@ -359,7 +359,7 @@ class NetlinkChannel:
                 _check(message)
                 if kind == NLMSG_DONE:
                     return whole
-                found.append(message)
+                messages.append(message)
 
 
 def listener(
@@ -367,21 +367,21 @@ def listener(
 ) -> socket.socket:
     """A socket that hears a namespace's multicast groups, not blocking. Raises OSError."""
     with inside(netns):
-        made = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, family)
+        opened = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, family)
     try:
         try:
-            made.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, buffer_bytes)
+            opened.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, buffer_bytes)
         except PermissionError:  # as root of a namespace of users: what the host allows
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
-        made.setblocking(False)
-        made.bind((0, 0))
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
+        opened.setblocking(False)
+        opened.bind((0, 0))
         for group in groups:
             with tolerating(errno.ENOENT):  # there is no IPv6 here
-                made.setsockopt(SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, group)
+                opened.setsockopt(SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, group)
     except BaseException:
-        made.close()
+        opened.close()
         raise
-    return made
+    return opened
 
 
 def split(data: bytes) -> Iterator[tuple[int, int, bytes]]:

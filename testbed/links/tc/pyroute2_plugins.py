@@ -60,17 +60,17 @@ class HtbOptions(nla):
         )
 
 
-def class_parameters(asked: dict[str, Any]) -> dict[str, Any]:
+def class_parameters(requested: dict[str, Any]) -> dict[str, Any]:
     """Options of ``IPRoute.tc("add-class", "htb", …)`` without tables, bursts exact."""
-    made = sched_htb.get_class_parameters(asked)
-    (_, parameters), *others = made["attrs"]
-    for way, burst in (("rate", "buffer"), ("ceil", "cbuffer")):
-        size = asked.get("burst" if way == "rate" else "cburst")
-        parameters |= {f"{way}_linklayer": ETHERNET, f"{way}_cell_align": -1}
+    built = sched_htb.get_class_parameters(requested)
+    (_, parameters), *others = built["attrs"]
+    for which, burst in (("rate", "buffer"), ("ceil", "cbuffer")):
+        size = requested.get("burst" if which == "rate" else "cburst")
+        parameters |= {f"{which}_linklayer": ETHERNET, f"{which}_cell_align": -1}
         if size is not None:
-            parameters[burst] = round(size * 1e9 / parameters[way] / TICK_NS)
+            parameters[burst] = round(size * 1e9 / parameters[which] / TICK_NS)
     tables = {"TCA_HTB_RTAB", "TCA_HTB_CTAB"}
-    return {"attrs": [made["attrs"][0], *(each for each in others if each[0] not in tables)]}
+    return {"attrs": [built["attrs"][0], *(each for each in others if each[0] not in tables)]}
 
 
 class NetemOptions(sched_netem.options):
