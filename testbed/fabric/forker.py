@@ -1,14 +1,10 @@
 """Nodes of ``netns`` and the commands in them, as forks of one process that has imported what they
-need; and their logs, up to a bound.
+need; and their logs, up to a bound: nodes write into pipes, not into the files themselves.
 
 ``Forker`` starts ``python -m testbed.fabric.fork_server``, which imports PyTorch once where nodes
-train; each process is then a fork of it, a hundredth of a second after it was asked for. The two
-speak over a socket that keeps messages apart; what is asked for travels in a file in memory, and
-with it the file for a process's output. All die with the forking process, and that with the thread
-that started it.
-
-The nodes write into pipes and a thread each copies: whoever could write to the file itself could
-fill the disk.
+train; each process is then a fork of it, a hundredth of a second after it was asked for. A request
+travels over a socket, as a file in memory and the file for the process's output. All die with the
+forking process, and that with the thread that started it.
 """
 
 from __future__ import annotations

@@ -226,7 +226,7 @@ def summarise(directory: Path, verdict: Verdict | None = None) -> dict[str, Any]
     events = read_events(directory)
     steps, rounds = events.get("step", []), events.get("round", [])
     taken = Joined(steps, events.get("rest", []))
-    evaluations = sorted(events.get("evaluation", []), key=lambda seen: int(seen["step"]))
+    evaluations = sorted(events.get("evaluation", []), key=lambda each: int(each["step"]))
     dilation = float(manifest["dilation"])
     wall_s = _ended_s(events)
     up, down = _bytes(manifest, Joined(taken, events.get("away", [])), rounds)

@@ -1,7 +1,7 @@
 """Verdict on whether a run may be believed: measures against one table of thresholds, each with its
 reason; times in which this machine was not reliable; and the certificate. Pure.
 
-Pure. Within a threshold a measure is *valid*, up to ``degraded_factor`` times it *degraded*, beyond
+Within a threshold a measure is *valid*, up to ``degraded_factor`` times it *degraded*, beyond
 it *invalid*; a run is as good as its worst measure. What could not be measured is said, and counts
 for nothing.
 

@@ -1,12 +1,8 @@
-"""Where the parts of a checkout lie, content hashes, lock files, the virtual environment, which
-build of PyTorch, and compiled kernels.
+"""Parts of a checkout, content hashes, lock files, the virtual environment and compiled kernels.
 
-pip takes nothing else then, wherever it finds it.
-
-Asked for in this order, and the first that pip can satisfy is taken: the CPU build where pip looks
-anyway, the CPU build from PyTorch's own index, the CUDA build. With a GPU, the CUDA build, if there
-is one. The version is that of ``constraints.txt`` in every case, and the files are those whose
-hashes are in ``locks/``.
+Of PyTorch the first build that pip can satisfy is taken: the CPU build where pip looks anyway, that
+of PyTorch's own index, the CUDA build; with a GPU, the CUDA build first. The version is that of
+``constraints.txt``, and only files whose hashes are in ``locks/`` are installed.
 """
 
 from __future__ import annotations

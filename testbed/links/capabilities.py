@@ -1,12 +1,8 @@
-"""Capabilities of this kernel, and the rates that this machine can move.
+"""Capabilities of this kernel, tried out in a namespace that lives for milliseconds, and the rates
+that this machine can move.
 
-The kernel's capabilities for links are tried out in a namespace that lives for milliseconds.
-
-The rate that this machine moves through an unshaped cable is measured, and rates beyond it are
-refused.
-
-A link is shaped by making its packets wait; where the machine itself is slower than the rate that
-was asked for, what is measured is the machine. So a run whose rates come near to what a plain veth
+A link is shaped by making its packets wait; where the machine is slower than the rate that was
+asked for, what is measured is the machine. So a run whose rates come near to what a plain veth
 carries with the same offload bundles (``gso_max_segs``) gets longer ones, as far as its links allow
 them, or is refused before anything is made. Slow scenarios are not measured.
 """

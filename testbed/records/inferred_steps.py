@@ -1,13 +1,8 @@
 """Steps of a job that marks none, inferred from what its links carried. Pure.
 
-A synchronous job sends (nearly) the same bytes in every step, however long the links take for them.
-So on an axis of bits its pauses come at equal distances, where on an axis of time they would follow
-the links' rates.
-
 Synchronous training sends (nearly) the same bytes in every step, whatever the links' rates, and
-pauses while it computes. So a step ends where the sum of bytes has grown by one step's and the
-links pause: the bytes of a step are found by the autocorrelation of the pauses over bytes, then its
-pauses are followed one by one.
+pauses while it computes. So on an axis of bytes its pauses come at equal distances: the bytes of a
+step are found by the autocorrelation of the pauses, which are then followed one by one.
 """
 
 from __future__ import annotations

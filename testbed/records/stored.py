@@ -68,8 +68,8 @@ class Stored(Sequence[dict[str, Any]]):
     def __getitem__(self, at: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
         if isinstance(at, slice):
             return [self[each] for each in range(*at.indices(len(self)))]
-        place = self._numbers[at], self._offsets[at], self._sizes[at]
-        record: dict[str, Any] = orjson.loads(self._files.read(*place))
+        data = self._files.read(self._numbers[at], self._offsets[at], self._sizes[at])
+        record: dict[str, Any] = orjson.loads(data)
         return record
 
 

@@ -213,8 +213,8 @@ def longest_round_trip(scenario: Scenario, timeline: Timeline) -> RoundTrip:
         )
 
     def between(server: str, worker: str) -> float:
-        here, there = rack_of.get(server), rack_of.get(worker)
-        passed = [server, worker, *((here, there) if here != there else ())]
+        racked = rack_of.get(server), rack_of.get(worker)
+        passed = [server, worker, *(racked if racked[0] != racked[1] else ())]
         return round(sum(map(both_ways, passed)), 9)
 
     nodes = expand(scenario)

@@ -1,12 +1,9 @@
 """The docker fabric: every node a container of one Compose project, on a shaped and an unshaped
 bridge.
 
-Containers are checked for those folders of the host's that they were to have. The engine looks for
-them by their paths when a container starts. Whoever owns a folder on the way may have put another,
-or a link, in its place, and the engine is root: so what is mounted is compared with what was there
-when the run began.
-
-Commands in containers that wait for them are started by the engine's own client.
+The engine, which is root, looks for a container's folders by their paths when it starts. Whoever
+owns a folder on the way may have put another, or a link, in its place: so what is mounted is
+compared with what was there when the run began. Commands are started by the engine's own client.
 """
 
 from __future__ import annotations

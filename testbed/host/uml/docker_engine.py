@@ -1,16 +1,9 @@
 """A Docker engine inside the guest, and the disk it is given: an ext4 image that holds the node
-image, made once for each of them.
+image. Guests share it; what they change goes to a file of their own.
 
-It is filled by a second engine on this host, which works on the mounted image: some ten seconds,
-where loading the node image inside the guest would take minutes. Guests share it; what they change
-goes to a file of their own.
-
-``python -m testbed.host.uml.docker_engine DISK FOLDER TAG``: load an image of this host's engine
-onto a disk image.
-
-A second engine does it, with its data on the mounted disk. Mounts and network are in namespaces of
-this process, and the engine dies with it: nothing stays, whatever happens, and the first engine is
-not disturbed.
+``python -m testbed.host.uml.docker_engine DISK FOLDER TAG`` fills a disk, by a second engine on
+this host whose data are on it: some ten seconds, where loading inside the guest takes minutes. Its
+mounts and network are in namespaces of this process, with which it dies.
 """
 
 from __future__ import annotations

@@ -121,23 +121,24 @@ def read(kind: type[T], given: Any) -> T:
     Raises WireError where it lacks a field, or has another form.
     """
     try:
-        return _made(kind, given)
+        return _converted(kind, given)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         name = getattr(kind, "__name__", str(kind))
         raise WireError(f"no {name} between links agent and client: {error!r:.200}") from error
 
 
-def _made(kind: type[T], given: Any) -> T:
-    made: Any = given
+def _converted(kind: type[T], given: Any) -> T:
+    result: Any = given
     of, collection = get_args(kind), get_origin(kind)
     if is_dataclass(kind):
-        made = kind(**given | {name: _made(part, given[name]) for name, part in _parts(kind)})
+        parts = {name: _converted(part, given[name]) for name, part in _parts(kind)}
+        result = kind(**given | parts)
     elif collection is dict:
-        made = {key: _made(of[1], value) for key, value in given.items()}
+        result = {key: _converted(of[1], value) for key, value in given.items()}
     elif collection in _COLLECTIONS:
         kinds = of if collection is tuple and of[-1] is not ... else repeat(of[0])
-        made = collection(map(_made, kinds, given))
-    return made  # type: ignore[no-any-return]
+        result = collection(map(_converted, kinds, given))
+    return result  # type: ignore[no-any-return]
 
 
 @cache

@@ -3,12 +3,10 @@
 Who is where on a data network is told to everyone beforehand; and a bridge that knows behind which
 port an address is never has to send a packet to every port.
 
-A multicast goes to the members of its group alone, as on a real switch with IGMP snooping. Who
-joins a group says so (an IGMP report), and the bridge notes it per port. Linux goes by its notes
-only where somebody asks for members from time to time, since it might have missed some. Here
-nothing is missed: the bridge sees one question before anybody is there, and is told to believe for
-a week that there is somebody who asks. So nobody does, and nothing is said on links that would be
-counted as traffic.
+A multicast goes to the members of its group alone, as on a real switch with IGMP snooping: who
+joins sends an IGMP report, and the bridge notes it per port. Linux goes by its notes only where
+somebody asks for members from time to time. So the bridge sees one question before anybody is
+there, and is told to believe for a week that there is somebody who asks.
 """
 
 from __future__ import annotations

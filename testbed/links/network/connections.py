@@ -1,12 +1,8 @@
 """TCP connections of namespaces followed to their end by inet_diag (``NETLINK_SOCK_DIAG``), and
 what interfaces carried meanwhile.
 
-Of pyroute2 the message classes are used: its ``DiagSocket`` announces that its calls will change,
-and hears no errors.
-
 A socket that is destroyed tells its counters once, to whoever listens in its namespace; those still
-open at the end are listed then. Together they are all there were, however short they lived, and the
-counts are the kernel's own.
+open at the end are listed then. Together they are all there were, however short they lived.
 """
 
 from __future__ import annotations
@@ -177,7 +173,7 @@ class SocketWatch:
     def end(self) -> dict[str, Watched]:
         """Stop following; by node, what there was."""
         counters = self.interfaces()
-        still = {node: self._open(one.netns) for node, one in self._listening.items()}
+        still = {node: self._open(each.netns) for node, each in self._listening.items()}
         self._settle()
         self.close()
         return {

@@ -218,10 +218,10 @@ def _read_model(
 
 def same(requested: NetemState, actual: NetemState) -> bool:
     """Return whether a kernel holds what it was told, as far as it tells."""
-    wanted, found = requested.impairments, actual.impairments
-    seed = found.seed if wanted.seed is not None and found.seed is not None else None
-    found = replace(found, distribution=wanted.distribution, seed=seed)
-    wanted = replace(wanted, seed=wanted.seed if seed is not None else None)
-    return _options(requested._replace(impairments=wanted), with_table=False) == _options(
-        actual._replace(impairments=found), with_table=False
-    )
+    wanted, real = requested.impairments, actual.impairments
+    told_seed = None not in (wanted.seed, real.seed)
+    real = replace(real, distribution=wanted.distribution, seed=real.seed if told_seed else None)
+    wanted = replace(wanted, seed=wanted.seed if told_seed else None)
+    states = requested._replace(impairments=wanted), actual._replace(impairments=real)
+    first, second = (_options(state, with_table=False) for state in states)
+    return first == second

@@ -1,8 +1,5 @@
 """Parameters of traffic control for a link state: handles and names, rates in kernel units, bursts,
-offload bundles; and how netem draws.
-
-How netem draws: tables of delays, and what to tell it so that a share with a correlation is that
-share.
+offload bundles, netem's tables of delays and its shares with a correlation.
 
 A packet's delay is ``delay + jitter * x``, where ``x`` is an entry of the table, in 1/8192: so the
 jitter is half the width of a uniform spread and the standard deviation of a normal one. The other
