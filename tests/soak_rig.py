@@ -15,11 +15,11 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 from synthetic_run import MACHINE
 
+from testbed.compatibility import resolve
 from testbed.links.agent.client import LinkReport
 from testbed.links.replay.delivery_report import EndReport, measures
 from testbed.links.replay.sampler import LinkSampler
@@ -34,9 +34,10 @@ from testbed.records.link_log import LinkTraffic
 from testbed.records.manifest import manifest
 from testbed.records.run_directory import RunDirectory, read_jsonl
 from testbed.runner.exec.judge import conclude as conclude_job
-from testbed.runner.experiment import from_loaded
+from testbed.runner.experiment import Experiment, from_loaded
 from testbed.runner.judge import write_verdict
 from testbed.runner.progress import Progress
+from testbed.runner.trial import TrialOutcome, TrialPlan
 from testbed.scenario.expand import expand
 from testbed.scenario.link_state import LinkChange, LinkDirection, LinkState
 from testbed.scenario.load import Loaded, load
@@ -263,27 +264,18 @@ def conclude(kind: str, hours: float, folder: Path) -> None:
     directory = RunDirectory(path)
     links = LinkReport(tuple(EndReport(**end) for end in json.loads((folder / "report.json").read_text())))  # fmt: skip
     say(begun=True)
-    held = json.loads((path / "manifest.json").read_text())
-    crossed: frozenset[str] = frozenset()
+    shaped = json.loads((path / "manifest.json").read_text())["links"]
+    outcome = TrialOutcome(links=links, shaped=shaped)
     if kind == "exec":
-        performance = SimpleNamespace(
-            links=links, watch=SimpleNamespace(missed=[]), seconds=hours * HOUR_S, processes=1,
-            bystanders=SimpleNamespace(crossed=crossed), backlog_drops=0,
-        )  # fmt: skip
-        conclude_job(cast(Any, performance), loaded, directory, held, None)
+        experiment = Experiment.untrained(loaded, loaded.wall())
+        plan = TrialPlan(experiment, resolve("none"), 0, {}, directory, Progress(quiet=True))
+        conclude_job(plan, outcome, seconds=hours * HOUR_S, processes=1, missed=[])
     else:
         experiment = from_loaded(loaded)
-        outcome = SimpleNamespace(
-            links=links, done=done(experiment.specs, hours), error=None, crossed=crossed,
-            backlog_drops=0,
-        )  # fmt: skip
-        switchboard = SimpleNamespace(strangers=0)
-        trial = SimpleNamespace(
-            outcome=outcome, experiment=experiment, directory=directory,
-            algorithm=experiment.algorithms[0],
-            session=SimpleNamespace(specs=experiment.specs, switchboard=switchboard),
-        )  # fmt: skip
-        write_verdict(cast(Any, trial))
+        row = experiment.algorithms[0]
+        plan = TrialPlan(experiment, row, 0, row.to_json(), directory, Progress(quiet=True))
+        outcome.done = done(experiment.specs, hours)
+        write_verdict(plan, outcome)
     say(ended=True, wall_s=time.monotonic() - begun, **sizes(path))
 
 

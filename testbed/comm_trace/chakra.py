@@ -11,6 +11,7 @@ import gzip
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
 from heapq import heapify, heappop, heappush
 from pathlib import Path
 
@@ -55,25 +56,23 @@ def chakra_of(trace: MessageTrace, name: str) -> bytes:
     return write_file(SCHEMA, {key: value for key, value in about.items() if value}, nodes)
 
 
-def _node(number: int, one: TraceOperation, ranks: Mapping[str, int], name: str) -> ChakraNode:
+def _node(number: int, own: TraceOperation, ranks: Mapping[str, int], name: str) -> ChakraNode:
     attributes: dict[str, Value] = {"is_cpu_op": False}
-    if one.kind != "compute":
-        sends = one.kind == "send"
-        attributes |= {
-            "comm_src": ranks[name if sends else one.peer],
-            "comm_dst": ranks[one.peer if sends else name],
-            "comm_tag": one.tag,
-            "comm_size": one.bytes,
-        }
-    told = {"step": one.step, "begin_us": None if one.begin_s is None else _us(one.begin_s)}
-    attributes |= {key: value for key, value in told.items() if value is not None}
+    if own.kind != "compute":
+        source, sink = (name, own.peer) if own.kind == "send" else (own.peer, name)
+        attributes |= {"comm_src": ranks[source], "comm_dst": ranks[sink]}
+        attributes |= {"comm_tag": own.tag, "comm_size": own.bytes}
+    if own.step is not None:
+        attributes["step"] = own.step
+    if own.begin_s is not None:
+        attributes["begin_us"] = _us(own.begin_s)
     return ChakraNode(
         id=number,
-        name=f"{_TYPES[one.kind].name}_{number}",
-        type=_TYPES[one.kind],
-        after=one.after,
-        start_us=_us(one.begin_s or 0.0),
-        duration_us=_us(one.seconds),
+        name=f"{_TYPES[own.kind].name}_{number}",
+        type=_TYPES[own.kind],
+        after=own.after,
+        start_us=_us(own.begin_s or 0.0),
+        duration_us=_us(own.seconds),
         attributes=attributes,
     )
 
@@ -94,7 +93,7 @@ class _File:
 
     path: Path
     name: str
-    told: Mapping[str, Value]
+    metadata: Mapping[str, Value]
     nodes: list[ChakraNode]
     log: NodeLog = field(default_factory=NodeLog)
     ends: dict[int, list[int]] = field(default_factory=dict)
@@ -118,8 +117,8 @@ def read_chakra(paths: Sequence[Path]) -> MessageTrace:
             except InputError as error:
                 where = f"{file.path}: node {node.id} ({node.name})"
                 raise InputError(error.message, where=where, hint=error.hint) from None
-    roles = {file.name: str(file.told["role"]) for file in files if "role" in file.told}
-    sources = [str(file.told["source"]) for file in files if "source" in file.told]
+    roles = {file.name: str(file.metadata["role"]) for file in files if "role" in file.metadata}
+    sources = [str(file.metadata["source"]) for file in files if "source" in file.metadata]
     source = sources[0] if sources else ", ".join(path.name for path in paths[:8])
     return MessageTrace({file.name: tuple(file.log.operations) for file in files}, roles, source)
 
@@ -129,53 +128,44 @@ def _file(path: Path, rank: int) -> _File:
     try:
         if data.startswith(_GZIP):
             data = gzip.decompress(data)
-        told, nodes = read_file(data)
+        metadata, nodes = read_file(data)
     except (InputError, OSError, EOFError, zlib.error) as error:
         why = error.message if isinstance(error, InputError) else str(error)
         raise InputError(f"no Chakra execution trace: {why}", where=str(path)) from None
-    return _File(path, str(told.get("node", f"node-{rank}")), told, nodes)
+    return _File(path, str(metadata.get("node", f"node-{rank}")), metadata, nodes)
 
 
 def _in_order(file: _File) -> list[ChakraNode]:
     """Nodes behind those that they wait for, otherwise as they stand in the file."""
-    known = {node.id: place for place, node in enumerate(file.nodes)}
-    if len(known) != len(file.nodes):
+    places = {node.id: index for index, node in enumerate(file.nodes)}
+    if len(places) != len(file.nodes):
         raise InputError("two nodes have one id", where=str(file.path))
-    left = {node.id: {one for one in node.after if one in known} for node in file.nodes}
-    next_ones: dict[int, list[int]] = {}
     for node in file.nodes:
-        if len(left[node.id]) != len(node.after):
+        if any(earlier not in places for earlier in node.after):
             raise InputError(
                 f"node {node.id} waits for one that is not there", where=str(file.path)
             )
-        for earlier in left[node.id]:
-            next_ones.setdefault(earlier, []).append(node.id)
-    return [file.nodes[place] for place in _sorted(known, left, next_ones, str(file.path))]
-
-
-def _sorted(
-    known: Mapping[int, int],
-    left: dict[int, set[int]],
-    next_ones: Mapping[int, list[int]],
-    where: str,
-) -> list[int]:
-    ready = [known[one] for one, before in left.items() if not before]
-    ids, order = {place: one for one, place in known.items()}, list[int]()
+    sorter = TopologicalSorter(
+        {places[node.id]: [places[earlier] for earlier in node.after] for node in file.nodes}
+    )
+    try:
+        sorter.prepare()
+    except CycleError:
+        raise InputError("some nodes wait for themselves", where=str(file.path)) from None
+    order, ready = list[ChakraNode](), list(sorter.get_ready())
     heapify(ready)
     while ready:
-        order.append(heappop(ready))
-        for other in next_ones.get(ids[order[-1]], ()):
-            left[other].discard(ids[order[-1]])
-            if not left[other]:
-                heappush(ready, known[other])
-    if len(order) < len(known):
-        raise InputError("some nodes wait for themselves", where=where)
+        index = heappop(ready)
+        order.append(file.nodes[index])
+        sorter.done(index)
+        for other in sorter.get_ready():
+            heappush(ready, other)
     return order
 
 
 def _add(file: _File, node: ChakraNode, rank: int, names: Sequence[str]) -> None:
     """Add what ``node`` stands for to its rank's operations."""
-    after = sorted({place for earlier in node.after for place in file.ends[earlier]})
+    after = sorted({index for earlier in node.after for index in file.ends[earlier]})
     add = _ADD.get(node.type)
     if add is None:
         raise InputError(f"a {_type(node)} cannot be replayed as computations and messages")
@@ -212,17 +202,8 @@ def _message(kind: Kind) -> Callable[[_File, ChakraNode, list[int], _Ranks], lis
         peer, size = _number(node, other), _number(node, "comm_size")
         if _number(node, own, rank) != rank or not 0 <= peer < len(names):
             raise InputError(f"{own} and {other} are not {rank} and another of {len(names)} ranks")
-        tag = _number(node, "comm_tag", 0)
-        place = file.log.message(
-            kind,
-            names[peer],
-            size,
-            tag,
-            after,
-            _step(node),
-            _begin(node) if kind == "send" else None,
-        )
-        return [place]
+        tag, begin_s = _number(node, "comm_tag", 0), _begin(node) if kind == "send" else None
+        return [file.log.message(kind, names[peer], size, tag, after, _step(node), begin_s)]
 
     return add
 
@@ -264,7 +245,6 @@ def _step(node: ChakraNode) -> int | None:
 
 
 def _begin(node: ChakraNode) -> float | None:
-    """When it began, if that was exported here: what others write counts from a time of their
-    own."""
+    """When it began, if that was exported here; others count from a time of their own."""
     begin_us = node.attributes.get("begin_us")
     return begin_us / 1e6 if isinstance(begin_us, int) else None

@@ -40,15 +40,14 @@ class RingHop:
     received: int
 
 
-def hops(place: int, nodes: Sequence[str], size: int) -> Iterator[RingHop]:
-    """All hops of the node at ``place``; none if it is alone. The first segments take what is
-    over."""
-    many = len(nodes)
-    each, over = divmod(size, many)
-    segments = [each + (number < over) for number in range(many)]
-    for number in range(2 * (many - 1)):
-        sent, received = segments[(place - number) % many], segments[(place - number - 1) % many]
-        yield RingHop(number, nodes[(place + 1) % many], nodes[place - 1], sent, received)
+def hops(rank: int, nodes: Sequence[str], size: int) -> Iterator[RingHop]:
+    """All hops of the node of ``rank``; none if it is alone. The first segments are longer."""
+    count = len(nodes)
+    each, over = divmod(size, count)
+    segments = [each + (number < over) for number in range(count)]
+    for number in range(2 * (count - 1)):
+        sent, received = segments[(rank - number) % count], segments[(rank - number - 1) % count]
+        yield RingHop(number, nodes[(rank + 1) % count], nodes[rank - 1], sent, received)
 
 
 def pass_round(
@@ -74,22 +73,23 @@ def pass_round(
 
 Record = Mapping[str, Any]
 Exchange = Callable[[NodeLog, Record, int], list[int]]
-"""Adds a step's messages behind the computation at the place given; returns what the next
-computation waits for."""
+"""Adds a step's messages after the computation; returns what the next computation waits for."""
 _VALUE_BYTES = {"fp32": 4, "bf16": 2}
 """Bytes of a value in a ring's segment, by type."""
 
 
-def peers_operations(told: RunRecords) -> dict[str, list[TraceOperation]]:
+def peers_operations(records: RunRecords) -> dict[str, list[TraceOperation]]:
     """Everybody sends everybody else the same message."""
-    many = max(1, len(told.workers) - 1)
-    sizes = {(str(s["node"]), int(s["step"])): int(s["bytes_up"]) // many for s in _steps(told)}
+    receivers = max(1, len(records.workers) - 1)
+    sizes = {
+        (str(s["node"]), int(s["step"])): int(s["bytes_up"]) // receivers for s in _steps(records)
+    }
 
     def exchange_of(worker: str) -> Exchange:
-        others = [peer for peer in told.workers if peer != worker]
+        others = [peer for peer in records.workers if peer != worker]
 
         def exchange(log: NodeLog, record: Record, computed: int) -> list[int]:
-            step, at_s = int(record["step"]), told.model_s(_sending_s(record))
+            step, at_s = int(record["step"]), records.model_s(_sending_s(record))
             for peer in others:
                 log.message("send", peer, sizes[worker, step], 0, [computed], step, at_s)
             return [
@@ -99,43 +99,44 @@ def peers_operations(told: RunRecords) -> dict[str, list[TraceOperation]]:
 
         return exchange
 
-    return {worker: _worked(told, worker, exchange_of(worker)) for worker in told.workers}
+    return {worker: _worked(records, worker, exchange_of(worker)) for worker in records.workers}
 
 
-def ring_operations(told: RunRecords) -> dict[str, list[TraceOperation]]:
-    """Segments go round, each as soon as the one before it has come; see
-    ``testbed.exchange.ring_all_reduce``."""
-    value = _VALUE_BYTES[told.algorithm.get("exchange_options", {}).get("values", "fp32")]
+def ring_operations(records: RunRecords) -> dict[str, list[TraceOperation]]:
+    """Segments go round, each when the one before has come (``exchange.ring_all_reduce``)."""
+    value = _VALUE_BYTES[records.algorithm.get("exchange_options", {}).get("values", "fp32")]
 
-    def exchange_of(place: int) -> Exchange:
+    def exchange_of(rank: int) -> Exchange:
         def exchange(log: NodeLog, record: Record, computed: int) -> list[int]:
-            turns = hops(place, told.workers, int(record["size"]))
+            turns = hops(rank, records.workers, int(record["size"]))
             return pass_round(
                 log, turns, lambda n: HEADER_BYTES + value * n, computed, int(record["step"])
             )
 
         return exchange
 
-    workers = enumerate(told.workers)
-    return {worker: _worked(told, worker, exchange_of(place)) for place, worker in workers}
+    workers = enumerate(records.workers)
+    return {worker: _worked(records, worker, exchange_of(rank)) for rank, worker in workers}
 
 
-def _worked(told: RunRecords, worker: str, exchange: Exchange) -> list[TraceOperation]:
+def _worked(records: RunRecords, worker: str, exchange: Exchange) -> list[TraceOperation]:
     """A worker's steps: it computes, exchanges, and applies when all has come."""
     log, free_s, came = NodeLog(), 0.0, list[int]()
-    for record in (s for s in _steps(told) if s["node"] == worker):
+    for record in (s for s in _steps(records) if s["node"] == worker):
         step, took_s = int(record["step"]), _sending_s(record) - free_s
-        computed = log.compute(told.model_s(took_s), came, told.model_s(free_s), step)
+        computed = log.compute(records.model_s(took_s), came, records.model_s(free_s), step)
         begun = len(log.operations)
         came = exchange(log, record, computed)
         _check_sums(worker, record, log.operations[begun:])
         free_s = float(record["end_s"]) - float(record["apply_s"]) - float(record["decompress_s"])
-    log.compute(told.model_s(float(record["end_s"]) - free_s), came, told.model_s(free_s), step)
+    log.compute(
+        records.model_s(float(record["end_s"]) - free_s), came, records.model_s(free_s), step
+    )
     return log.operations
 
 
-def _steps(told: RunRecords) -> Sequence[dict[str, Any]]:
-    return told.events["step"]
+def _steps(records: RunRecords) -> Sequence[dict[str, Any]]:
+    return records.events["step"]
 
 
 def _sending_s(record: Record) -> float:
@@ -147,54 +148,54 @@ def _sending_s(record: Record) -> float:
 def _check_sums(worker: str, record: Record, messages: list[TraceOperation]) -> None:
     """Raises InputError where the messages are not what the records have in all."""
     for kind, name in (("send", "bytes_up"), ("receive", "bytes_down")):
-        made = sum(one.bytes for one in messages if one.kind == kind)
-        if made != int(record[name]):
+        total = sum(message.bytes for message in messages if message.kind == kind)
+        if total != int(record[name]):
             raise InputError(
-                f"step {record['step']} of {worker}: its messages come to {made} B, and the "
+                f"step {record['step']} of {worker}: its messages come to {total} B, and the "
                 f"records have {record[name]} B as {name}"
             )
 
 
-def server_operations(told: RunRecords) -> dict[str, list[TraceOperation]]:
+def server_operations(records: RunRecords) -> dict[str, list[TraceOperation]]:
     """Return the operations by node.
 
     A server answers once everybody's message is there; a worker goes on once it has all answers.
     """
-    rounds, _ = followed(told.events)
+    rounds, _ = followed(records.events)
     parts: dict[int, list[Record]] = {}
     for part in rounds:
         parts.setdefault(int(part["step"]), []).append(part)
-    logs = {name: NodeLog() for name in [*told.servers, *told.workers]}
+    logs = {name: NodeLog() for name in [*records.servers, *records.workers]}
     steps = sorted(parts)
     for step in steps:
         for part in parts[step]:
-            _serve(told, logs[str(part["node"])], part)
-    for worker in told.workers:
-        _work(told, logs[worker], worker, [parts[step] for step in steps])
+            _serve(records, logs[str(part["node"])], part)
+    for worker in records.workers:
+        _work(records, logs[worker], worker, [parts[step] for step in steps])
     return {name: log.operations for name, log in logs.items()}
 
 
-def _serve(told: RunRecords, log: NodeLog, part: Record) -> None:
+def _serve(records: RunRecords, log: NodeLog, part: Record) -> None:
     """A server's side of a step, or of a bucket of it."""
     step, tag, messages = int(part["step"]), _tag(part), part["messages"]
     came = [
-        log.message("receive", told.numbers[int(m["sender"])], int(m["bytes"]), tag, [], step)
+        log.message("receive", records.numbers[int(m["sender"])], int(m["bytes"]), tag, [], step)
         for m in messages
     ]
     last_s, begin_s = max(float(m["last_s"]) for m in messages), float(part["send_start_s"])
     # the answer to a bucket may have waited for others' to be sent, as it will again
     took_s = float(part["aggregate_s"]) if "bucket" in part else begin_s - last_s
-    averaged = log.compute(told.model_s(took_s), came, told.model_s(last_s), step)
+    averaged = log.compute(records.model_s(took_s), came, records.model_s(last_s), step)
     for peer in answered(part):
-        at_s = told.model_s(begin_s)
-        log.message("send", told.numbers[peer], _reply(part), tag, [averaged], step, at_s)
+        at_s = records.model_s(begin_s)
+        log.message("send", records.numbers[peer], _reply(part), tag, [averaged], step, at_s)
 
 
-def _work(told: RunRecords, log: NodeLog, worker: str, steps: list[list[Record]]) -> None:
+def _work(records: RunRecords, log: NodeLog, worker: str, steps: list[list[Record]]) -> None:
     """A worker's side of all steps; of those in which it rests it takes in the answers."""
-    taken = [*told.events["step"], *told.events.get("rest", [])]
-    ends = {int(one["step"]): one for one in taken if one["node"] == worker}
-    number = next(number for number, name in told.numbers.items() if name == worker)
+    taken = [*records.events["step"], *records.events.get("rest", [])]
+    ends = {int(record["step"]): record for record in taken if record["node"] == worker}
+    number = next(number for number, name in records.numbers.items() if name == worker)
     free_s, answers = 0.0, list[int]()
     for parts in steps:
         step = int(parts[0]["step"])
@@ -205,11 +206,13 @@ def _work(told: RunRecords, log: NodeLog, worker: str, steps: list[list[Record]]
         last, after = -1, answers
         if own:
             begin_s = float(own[0][0]["sent_s"])
-            last = log.compute(told.model_s(begin_s - free_s), answers, told.model_s(free_s), step)
+            last = log.compute(
+                records.model_s(begin_s - free_s), answers, records.model_s(free_s), step
+            )
             after = []
         answers = []
         for message, part in own:
-            at_s, size = told.model_s(message["sent_s"]), int(message["bytes"])
+            at_s, size = records.model_s(message["sent_s"]), int(message["bytes"])
             last = log.message("send", str(part["node"]), size, _tag(part), [last], step, at_s)
         for part in parts:
             wait = [last] if own else after
@@ -217,7 +220,7 @@ def _work(told: RunRecords, log: NodeLog, worker: str, steps: list[list[Record]]
             answers.append(log.message("receive", server, _reply(part), _tag(part), wait, step))
         free_s = _read_s(ends[step])
     end_s = float(ends[int(steps[-1][0]["step"])]["end_s"])
-    log.compute(told.model_s(end_s - free_s), answers, told.model_s(free_s), step)
+    log.compute(records.model_s(end_s - free_s), answers, records.model_s(free_s), step)
 
 
 def _read_s(end: Record) -> float:
@@ -229,7 +232,7 @@ def _read_s(end: Record) -> float:
 
 def _sent(part: Record, number: int) -> Any:
     """Return the message that worker ``number`` sent; None where it rested."""
-    return next((one for one in part["messages"] if int(one["sender"]) == number), None)
+    return next((message for message in part["messages"] if int(message["sender"]) == number), None)
 
 
 def _reply(part: Record) -> int:
@@ -285,23 +288,22 @@ _LIBRARY = "a library's own connections carry its messages, and the records have
 
 
 def of_run(directory: Path) -> MessageTrace:
-    """The trace of the run in ``directory``. Raises InputError where its records do not tell of
-    single messages."""
-    told = _told(directory)
-    exchange = str(told.algorithm["exchange"])
+    """The trace of a run. Raises InputError where its records do not have single messages."""
+    records = _told(directory)
+    exchange = str(records.algorithm["exchange"])
     if exchange not in _MAKE:
         why = _WHY_NOT.get(exchange, _LIBRARY)
         raise _refusal(directory, f"the exchange {exchange!r} cannot be recorded: {why}")
-    if exchange != "ps" and told.events.get("rest"):
+    if exchange != "ps" and records.events.get("rest"):
         raise _refusal(
             directory, f"workers rested, and of {exchange!r} no record says who sent what then"
         )
-    if told.algorithm.get("overlap"):
+    if records.algorithm.get("overlap"):
         why = "with overlap, messages wait for single layers, and not for a whole computation"
-        raise _refusal(directory, f"{told.algorithm['name']!r} cannot be recorded: {why}")
-    operations = _MAKE[exchange](told)
-    names = [name for name in (*told.servers, *told.workers) if name in operations]
-    roles = {name: "server" if name in told.servers else "worker" for name in names}
+        raise _refusal(directory, f"{records.algorithm['name']!r} cannot be recorded: {why}")
+    operations = _MAKE[exchange](records)
+    names = [name for name in (*records.servers, *records.workers) if name in operations]
+    roles = {name: "server" if name in records.servers else "worker" for name in names}
     return MessageTrace({n: tuple(operations[n]) for n in names}, roles, directory.resolve().name)
 
 

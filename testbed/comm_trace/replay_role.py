@@ -118,7 +118,7 @@ def acts_of(
     trace does not say when, and for more than a node can be told.
     """
     own = trace.operations[node]
-    waits = sum(len(one.after) for one in own)
+    waits = sum(len(operation.after) for operation in own)
     if len(own) > MOST_OPERATIONS or waits > MOST_WAITS:
         raise InputError(
             f"{node} has {len(own)} operations that wait for {waits}; a node plays at most "
@@ -128,7 +128,9 @@ def acts_of(
     acts = (_act(trace.of(p), counted.get(p, 0), numbers, dilation) for p in _places(node, own))
     if not timed:
         return tuple(acts)
-    return tuple(_timed(node, act, one, dilation) for act, one in zip(acts, own, strict=True))
+    return tuple(
+        _timed(node, act, operation, dilation) for act, operation in zip(acts, own, strict=True)
+    )
 
 
 def _places(node: str, own: Sequence[TraceOperation]) -> list[Place]:
@@ -137,43 +139,43 @@ def _places(node: str, own: Sequence[TraceOperation]) -> list[Place]:
 
 def _numbers(trace: MessageTrace) -> dict[Place, int]:
     """Number every message, at both of its ends: from 0, between two nodes."""
-    many: Counter[tuple[str, str]] = Counter()
-    found: dict[Place, int] = {}
-    for there, here in trace.received_as.items():
-        way = there[0], here[0]
-        found[there] = found[here] = many[way]
-        many[way] += 1
-    return found
+    counts: Counter[tuple[str, str]] = Counter()
+    numbers: dict[Place, int] = {}
+    for send, receipt in trace.received_as.items():
+        ends = send[0], receipt[0]
+        numbers[send] = numbers[receipt] = counts[ends]
+        counts[ends] += 1
+    return numbers
 
 
 def _act(
-    one: TraceOperation, number: int, numbers: Mapping[str, int], dilation: float
+    operation: TraceOperation, number: int, numbers: Mapping[str, int], dilation: float
 ) -> ReplayOperation:
     return ReplayOperation(
-        kind=one.kind,
-        after=one.after,
-        seconds=one.seconds * dilation,
-        peer=numbers[one.peer] if one.peer else -1,
-        bytes=one.bytes,
+        kind=operation.kind,
+        after=operation.after,
+        seconds=operation.seconds * dilation,
+        peer=numbers[operation.peer] if operation.peer else -1,
+        bytes=operation.bytes,
         number=number,
         begin_s=0.0,
-        step=one.step or 0,
+        step=operation.step or 0,
     )
 
 
 def _timed(
-    node: str, act: ReplayOperation, one: TraceOperation, dilation: float
+    node: str, act: ReplayOperation, operation: TraceOperation, dilation: float
 ) -> ReplayOperation:
     """``act`` at its own time, if it sends something."""
     if act.kind != "send":
         return act
-    if one.begin_s is None:
+    if operation.begin_s is None:
         raise InputError(
-            f"the trace does not say when {node} sent a message to {one.peer}",
+            f"the trace does not say when {node} sent a message to {operation.peer}",
             where="--timed",
             hint="Without it, messages leave as soon as what they waited for has ended",
         )
-    return replace(act, after=(), begin_s=one.begin_s * dilation)
+    return replace(act, after=(), begin_s=operation.begin_s * dilation)
 
 
 def mapped(trace: MessageTrace, names: Sequence[str]) -> dict[str, str]:
@@ -218,12 +220,12 @@ class ReplayRole:
         self._events: Queue[_Event] = node.queue()
         self._left = [len(set(act.after)) for act in part.acts]
         self._next: dict[int, list[int]] = {}
-        for place, act in enumerate(part.acts):
+        for index, act in enumerate(part.acts):
             for earlier in set(act.after):
-                self._next.setdefault(earlier, []).append(place)
+                self._next.setdefault(earlier, []).append(index)
         self._receipts = {
-            (act.peer, act.number): place
-            for place, act in enumerate(part.acts)
+            (act.peer, act.number): index
+            for index, act in enumerate(part.acts)
             if act.kind == "receive"
         }
         self._lanes: dict[_Places, Queue[_Places | None]] = {}
@@ -248,8 +250,7 @@ class ReplayRole:
         self._collector.collect(NodeKind.HELLO, 0, 0, later, timeout_s)
 
     def run(self) -> dict[str, Any]:
-        """Play all acts; returns a summary. Raises NodeLost, or WireError for a message that no act
-        receives."""
+        """Play all acts; returns a summary. Raises NodeLost, or WireError for a stray message."""
         self._node.sleep_until(0.0)
         self._begin()
         ended = 0
@@ -273,46 +274,45 @@ class ReplayRole:
     def _begin(self) -> None:
         """Begin to receive, and begin the acts that wait for nothing."""
         self._node.spawn(self._receive)
-        begin = [place for place, many in enumerate(self._left) if not many]
-        self._launch(sorted(begin, key=lambda place: self._acts[place].begin_s))
+        begin = [index for index, count in enumerate(self._left) if not count]
+        self._launch(sorted(begin, key=lambda index: self._acts[index].begin_s))
 
     def _take(self, event: _Event) -> int:
         """How many acts have ended with it. Raises what went wrong."""
         if event.error is not None:
             raise event.error
         if event.came is not None:
-            (place,) = event.places
-            self._record(place, event.came)
-            if self._left[place]:
-                self._early.add(place)
+            (index,) = event.places
+            self._record(index, event.came)
+            if self._left[index]:
+                self._early.add(index)
                 return 0
         self._end_s = self._node.now()
-        self._launch([ready for place in event.places for ready in self._ended(place)])
+        self._launch([ready for index in event.places for ready in self._ended(index)])
         return len(event.places)
 
-    def _ended(self, place: int) -> Iterator[int]:
+    def _ended(self, index: int) -> Iterator[int]:
         """Yield the acts that have waited for this act alone, as it ends."""
-        if self._acts[place].kind == "send":
-            self.bytes_sent += max(self._acts[place].bytes, HEADER_BYTES)
-        for other in self._next.get(place, ()):
+        if self._acts[index].kind == "send":
+            self.bytes_sent += max(self._acts[index].bytes, HEADER_BYTES)
+        for other in self._next.get(index, ()):
             self._left[other] -= 1
             if not self._left[other]:
                 yield other
 
     def _launch(self, ready: Sequence[int]) -> None:
-        """Begin acts that wait for nothing any more. Messages that are alike go to their peers side
-        by side."""
+        """Begin acts that wait for nothing any more. Like messages go to peers side by side."""
         alike: dict[tuple[float, int, int], list[int]] = {}
-        for place in ready:
-            act = self._acts[place]
+        for index in ready:
+            act = self._acts[index]
             if act.kind == "compute":
-                self._lane(()).put((place,))
+                self._lane(()).put((index,))
             elif act.kind == "send":
-                alike.setdefault((act.begin_s, act.number, act.bytes), []).append(place)
-            elif place in self._early:
-                self._events.put(_Event((place,)))
+                alike.setdefault((act.begin_s, act.number, act.bytes), []).append(index)
+            elif index in self._early:
+                self._events.put(_Event((index,)))
         for places in alike.values():
-            self._lane(tuple(self._acts[place].peer for place in places)).put(tuple(places))
+            self._lane(tuple(self._acts[index].peer for index in places)).put(tuple(places))
 
     def _lane(self, peers: _Places) -> Queue[_Places | None]:
         if peers not in self._lanes:
@@ -338,7 +338,7 @@ class ReplayRole:
         act = self._acts[places[0]]
         self._node.sleep_until(act.begin_s)
         body = self._zeros[: max(0, act.bytes - HEADER_BYTES)]
-        peers = [self._acts[place].peer for place in places]
+        peers = [self._acts[index].peer for index in places]
         self._send(peers, NodeKind.GRADIENT, act.number, body)
 
     def _receive(self) -> None:
@@ -353,33 +353,33 @@ class ReplayRole:
 
     def _place_of(self, message: Message) -> int:
         """Return the place of the act that receives ``message``; WireError where none does."""
-        place = self._receipts.get((message.sender, message.step))
+        index = self._receipts.get((message.sender, message.step))
         size = self._node.endpoint.frame_bytes(message)
         fits = message.kind is NodeKind.GRADIENT
-        if fits and place is not None and size == max(self._acts[place].bytes, HEADER_BYTES):
+        if fits and index is not None and size == max(self._acts[index].bytes, HEADER_BYTES):
             del self._receipts[message.sender, message.step]  # nothing comes twice
-            return place
+            return index
         name = self._part.names[message.sender]
         raise WireError(
             f"{name} sent {message.kind.name} {message.step} of {size} B, which nothing here "
             "receives"
         )
 
-    def _record(self, place: int, message: Message) -> None:
+    def _record(self, index: int, message: Message) -> None:
         if not self._node.recording:
             return
-        made = MessageRecord(
+        record = MessageRecord(
             node=self._part.node,
             sender=self._part.names[message.sender],
-            receipt=place,
-            step=self._acts[place].step,
+            receipt=index,
+            step=self._acts[index].step,
             bytes=self._node.endpoint.frame_bytes(message),
             sent_s=message.sent_s,
             first_s=message.first_s,
             arrived_s=message.arrived_s,
             last_s=message.last_s,
         )
-        self._node.record(made.to_json())
+        self._node.record(record.to_json())
 
     def _next_message(self, timeout_s: float) -> Message:
         message = self._node.endpoint.receive(timeout_s)

@@ -13,10 +13,11 @@ whose number is its place among that node's own lines.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
 from math import inf
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -75,40 +76,37 @@ class MessageTrace:
 
     @cached_property
     def received_as(self) -> dict[Place, Place]:
-        """Every send, and the receipt of what it sends. Raises InputError for one without the
-        other."""
+        """Every send, and the receipt of it. Raises InputError for one without the other."""
         sends, receipts = self._messages("send"), self._messages("receive")
         matched: dict[Place, Place] = {}
-        for way in {**sends, **receipts}:
-            out, came = sends.get(way, []), receipts.get(way, [])
-            if len(out) != len(came):
-                sender, receiver, tag = way
+        for key in {**sends, **receipts}:
+            sent, received = sends.get(key, []), receipts.get(key, [])
+            if len(sent) != len(received):
+                sender, receiver, tag = key
                 raise InputError(
-                    f"{sender} sends {receiver} {len(out)} messages with tag {tag}, and "
-                    f"{len(came)} are received"
+                    f"{sender} sends {receiver} {len(sent)} messages with tag {tag}, and "
+                    f"{len(received)} are received"
                 )
-            for there, here in zip(out, came, strict=True):
-                self._check_bytes(there, here)
-                matched[there] = here
+            for send, receipt in zip(sent, received, strict=True):
+                self._check_bytes(send, receipt)
+                matched[send] = receipt
         return matched
 
     @cached_property
     def order(self) -> list[Place]:
-        """All operations, each behind those that it waits for; a receipt waits for what sends
-        it."""
-        waiting, next_ones = self._edges()
-        ready = deque(place for place, many in waiting.items() if not many)
-        done: list[Place] = []
-        while ready:
-            done.append(ready.popleft())
-            for other in next_ones.get(done[-1], ()):
-                waiting[other] -= 1
-                if not waiting[other]:
-                    ready.append(other)
-        if len(done) < len(waiting):
-            node, number = next(place for place, many in waiting.items() if many)
+        """All operations, each behind those that it waits for; a receipt waits for its send."""
+        earlier = self.dependencies()
+        sorter, order = TopologicalSorter(earlier), list[Place]()
+        with suppress(CycleError):  # what is before the circle can be sorted all the same
+            sorter.prepare()
+        while ready := sorter.get_ready():
+            order += ready
+            sorter.done(*ready)
+        if len(order) < len(earlier):
+            sorted_ = set(order)
+            node, number = next(place for place in earlier if place not in sorted_)
             raise InputError(f"operation {number} of {node} can never begin: it waits for itself")
-        return done
+        return order
 
     def of(self, place: Place) -> TraceOperation:
         """The operation there."""
@@ -118,41 +116,38 @@ class MessageTrace:
         """All operations, node by node."""
         return ((node, i) for node, own in self.operations.items() for i in range(len(own)))
 
-    def _edges(self) -> tuple[dict[Place, int], dict[Place, list[Place]]]:
-        """How many each waits for, and who waits for it."""
-        waiting: dict[Place, int] = {}
-        next_ones: dict[Place, list[Place]] = {}
+    def dependencies(self) -> dict[Place, set[Place]]:
+        """Return the operations that each one waits for."""
+        earlier: dict[Place, set[Place]] = {}
         for node, number in self.places():
-            earlier = set(self.operations[node][number].after)
-            if any(not 0 <= other < len(self.operations[node]) for other in earlier):
+            after, count = self.operations[node][number].after, len(self.operations[node])
+            if any(not 0 <= other < count for other in after):
                 raise InputError(f"operation {number} of {node} waits for one that is not there")
-            waiting[node, number] = len(earlier)
-            for other in earlier:
-                next_ones.setdefault((node, other), []).append((node, number))
-        for there, here in self.received_as.items():
-            waiting[here] += 1
-            next_ones.setdefault(there, []).append(here)
-        return waiting, next_ones
+            earlier[node, number] = {(node, other) for other in after}
+        for send, receipt in self.received_as.items():
+            earlier[receipt].add(send)
+        return earlier
 
     def _messages(self, kind: Kind) -> dict[tuple[str, str, int], list[Place]]:
         """Return the places of all messages of ``kind``, keyed by sender, receiver and tag."""
-        found: dict[tuple[str, str, int], list[Place]] = {}
+        messages: dict[tuple[str, str, int], list[Place]] = {}
         for node, number in self.places():
-            one = self.operations[node][number]
-            if one.kind != kind:
+            operation = self.operations[node][number]
+            if operation.kind != kind:
                 continue
-            if one.peer not in self.operations or one.peer == node:
-                raise InputError(f"operation {number} of {node} names {one.peer!r}, no other node")
-            way = (node, one.peer) if kind == "send" else (one.peer, node)
-            found.setdefault((*way, one.tag), []).append((node, number))
-        return found
+            peer = operation.peer
+            if peer not in self.operations or peer == node:
+                raise InputError(f"operation {number} of {node} names {peer!r}, no other node")
+            sender, receiver = (node, peer) if kind == "send" else (peer, node)
+            messages.setdefault((sender, receiver, operation.tag), []).append((node, number))
+        return messages
 
-    def _check_bytes(self, there: Place, here: Place) -> None:
-        sent, came = self.of(there).bytes, self.of(here).bytes
-        if sent != came:
+    def _check_bytes(self, send: Place, receipt: Place) -> None:
+        sent, received = self.of(send).bytes, self.of(receipt).bytes
+        if sent != received:
             raise InputError(
-                f"operation {there[1]} of {there[0]} sends {sent} B, which operation {here[1]} of "
-                f"{here[0]} receives as {came} B"
+                f"operation {send[1]} of {send[0]} sends {sent} B, which operation {receipt[1]} of "
+                f"{receipt[0]} receives as {received} B"
             )
 
 
@@ -200,11 +195,11 @@ def read(path: Path) -> MessageTrace:
     head = _parsed(_Head, next(lines, (1, {}))[1], f"{path}:1")
     operations: dict[str, list[TraceOperation]] = {node.name: [] for node in head.nodes}
     for number, line in lines:
-        one = _parsed(_Operation, line, f"{path}:{number}")
-        if one.node not in operations:
-            raise InputError(f"the first line names no node {one.node!r}", where=f"{path}:{number}")
-        given = one.model_dump(exclude={"node", "op", "after"})
-        operations[one.node].append(TraceOperation(one.op, tuple(one.after), **given))
+        row = _parsed(_Operation, line, f"{path}:{number}")
+        if row.node not in operations:
+            raise InputError(f"the first line names no node {row.node!r}", where=f"{path}:{number}")
+        given = row.model_dump(exclude={"node", "op", "after"})
+        operations[row.node].append(TraceOperation(row.op, tuple(row.after), **given))
     roles = {node.name: node.role for node in head.nodes if node.role}
     try:
         return MessageTrace({n: tuple(own) for n, own in operations.items()}, roles, head.source)
@@ -213,8 +208,7 @@ def read(path: Path) -> MessageTrace:
 
 
 def write(trace: MessageTrace, path: Path) -> None:
-    """Write ``trace`` so that ``read`` reads it back equal. Raises InputError where that is
-    impossible."""
+    """Write ``trace`` so that ``read`` reads it back equal. Raises InputError where it cannot."""
     try:
         path.write_text("".join(f"{to_json(line)}\n" for line in _lines(trace)), encoding="utf-8")
     except OSError as error:
@@ -228,15 +222,15 @@ def _lines(trace: MessageTrace) -> Iterator[Mapping[str, Any]]:
         yield {"node": node, **to_line(trace.of((node, number)))}
 
 
-def to_line(one: TraceOperation) -> dict[str, Any]:
+def to_line(operation: TraceOperation) -> dict[str, Any]:
     """An operation as it stands in a line; what is as it would be without it is left out."""
-    fields: dict[str, Any] = {"op": one.kind, "after": list(one.after)}
-    if one.kind == "compute":
-        fields["seconds"] = one.seconds
+    fields: dict[str, Any] = {"op": operation.kind, "after": list(operation.after)}
+    if operation.kind == "compute":
+        fields["seconds"] = operation.seconds
     else:
-        fields |= {"peer": one.peer, "bytes": one.bytes, "tag": one.tag}
-    told = {"begin_s": one.begin_s, "step": one.step}
-    return fields | {name: value for name, value in told.items() if value is not None}
+        fields |= {"peer": operation.peer, "bytes": operation.bytes, "tag": operation.tag}
+    optional = {"begin_s": operation.begin_s, "step": operation.step}
+    return fields | {name: value for name, value in optional.items() if value is not None}
 
 
 def _parsed(kind: type[T], line: object, where: str) -> T:
@@ -249,8 +243,7 @@ def _parsed(kind: type[T], line: object, where: str) -> T:
 
 
 def contents(trace: MessageTrace) -> dict[str, Any]:
-    """``{"source", "nodes", "messages", "bytes", "least_s"}``; ``least_s``: if messages took no
-    time."""
+    """``{"source", "nodes", "messages", "bytes", "least_s"}``; see ``least_s``."""
     nodes = [_node(trace, name) for name in trace.nodes]
     return {
         "source": trace.source,
@@ -263,8 +256,8 @@ def contents(trace: MessageTrace) -> dict[str, Any]:
 
 def _node(trace: MessageTrace, name: str) -> dict[str, Any]:
     own = trace.operations[name]
-    sent = [one.bytes for one in own if one.kind == "send"]
-    received = [one.bytes for one in own if one.kind == "receive"]
+    sent = [operation.bytes for operation in own if operation.kind == "send"]
+    received = [operation.bytes for operation in own if operation.kind == "receive"]
     return {
         "name": name,
         "role": trace.roles.get(name),
@@ -272,20 +265,17 @@ def _node(trace: MessageTrace, name: str) -> dict[str, Any]:
         "received": len(received),
         "bytes_sent": sum(sent),
         "bytes_received": sum(received),
-        "compute_s": sum(one.seconds for one in own),
+        "compute_s": sum(operation.seconds for operation in own),
     }
 
 
 def least_s(trace: MessageTrace) -> float:
     """The longest chain of computations, each waiting for the one before: no network is faster."""
     ends: dict[Place, float] = {}
-    sent_as = {here: there for there, here in trace.received_as.items()}
+    earlier = trace.dependencies()
     for place in trace.order:
-        one, node = trace.of(place), place[0]
-        before = [ends[node, earlier] for earlier in one.after]
-        if place in sent_as:
-            before.append(ends[sent_as[place]])
-        ends[place] = max(before, default=0.0) + one.seconds
+        before = max((ends[other] for other in earlier[place]), default=0.0)
+        ends[place] = before + trace.of(place).seconds
     return max(ends.values(), default=0.0)
 
 
@@ -317,6 +307,6 @@ class NodeLog:
         about = {"peer": peer, "bytes": size, "tag": tag, "begin_s": begin_s, "step": step}
         return self._add(TraceOperation(kind, tuple(after), **about))  # type: ignore[arg-type]
 
-    def _add(self, one: TraceOperation) -> int:
-        self.operations.append(one)
+    def _add(self, operation: TraceOperation) -> int:
+        self.operations.append(operation)
         return len(self.operations) - 1

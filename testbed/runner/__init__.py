@@ -1,2 +1,1 @@
-"""One ``testbed run``: nodes are brought up, given one algorithm after the other, listened to,
-judged."""
+"""One ``testbed run``: nodes are started, run one algorithm after the other, and judged."""

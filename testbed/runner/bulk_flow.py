@@ -26,8 +26,7 @@ _RETRY_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class FlowSent:
-    """Bytes that a flow sent. ``least_rtt_us``: before it began to send, on links that were idle;
-    None: not known."""
+    """Bytes that a flow sent. ``least_rtt_us``: on idle links, before it sent; None: not known."""
 
     bytes: int
     least_rtt_us: int | None = None

@@ -6,12 +6,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from testbed.algorithms import Algorithm
 from testbed.comm_trace.trace import write
-from testbed.records.run_directory import SUMMARY, RunDirectory, read_json
-from testbed.runner.comm_replay_trial import CommReplay
+from testbed.records.run_directory import SUMMARY, read_json
+from testbed.runner.comm_replay_trial import CommReplay, SimCommReplay
 from testbed.runner.progress import Progress
-from testbed.runner.run import Performance
-from testbed.runner.signals import interruptible, machine, shielded
+from testbed.runner.signals import interruptible, machine
+from testbed.runner.trial import LinkTrial, TrialPlan
 from testbed.topology import VIRTUAL
 
 MESSAGES = "messages.jsonl"
@@ -19,64 +20,32 @@ MESSAGES = "messages.jsonl"
 
 
 def replay_messages(
-    play: CommReplay, fabric: str, out: Path, *, quiet: bool = False, keep_failed: bool = False
+    replay: CommReplay, fabric: str, out: Path, *, quiet: bool = False, keep_failed: bool = False
 ) -> dict[str, Any]:
-    """Play a trace; returns the run's summary. Raises what ended it before its time; its records
-    are kept."""
-    loaded, least = play.loaded, 1
+    """Play a trace; returns the run's summary. Raises what ended it early; records are kept."""
+    experiment, label, least = replay.experiment, replay.label, 1
     if fabric != VIRTUAL:
         from testbed.runner.preflight import check
 
-        least = check(loaded, fabric)
-    progress = Progress(quiet, play.experiment.dilation, play.experiment.specs[0].name)
-    directory = RunDirectory.create(
-        out,
-        scenario_name=loaded.scenario.name,
-        algorithm=play.label,
-        seed=play.seed,
-        content_hash=loaded.hash,
-    )
+        least = check(replay.loaded, fabric)
+    progress = Progress(quiet, experiment.dilation, experiment.specs[0].name)
+    plan = TrialPlan.create(experiment, Algorithm(label), replay.seed, out, progress, replay.row())
     with ExitStack() as stack:
         stack.enter_context(interruptible())
-        stack.enter_context(directory)
-        write(play.trace, directory.path / MESSAGES)
-        trial = _trial(
-            stack, play, fabric, directory, progress, least, quiet=quiet, keep=keep_failed
-        )
-        trial.shape()
-        progress.begin(play.label, None, 1, 1)
+        stack.enter_context(plan.directory)
+        write(replay.trace, plan.directory.path / MESSAGES)
+        trial: LinkTrial
+        if fabric == VIRTUAL:
+            trial = SimCommReplay(plan, replay)
+        else:
+            from testbed.runner.real_links import comm_replay_trial
+
+            stack.enter_context(machine(progress.say))
+            progress.say(f"starting {len(experiment.specs)} nodes on the {fabric} fabric")
+            session = comm_replay_trial(
+                plan, replay, fabric, quiet=quiet, keep_failed=keep_failed, least=least
+            )
+            trial = stack.enter_context(session)
         stack.callback(progress.end)
-        try:
-            trial.run()
-        finally:
-            with shielded():
-                trial.conclude()
-    return read_json(directory.path / SUMMARY)
-
-
-def _trial(
-    stack: ExitStack,
-    play: CommReplay,
-    fabric: str,
-    directory: RunDirectory,
-    progress: Progress,
-    least: int,
-    *,
-    quiet: bool,
-    keep: bool,
-) -> Performance:
-    """Return the replay as ``fabric`` performs it. Real nodes are started, and gone again when
-    ``stack`` is left."""
-    if fabric == VIRTUAL:
-        from testbed.runner.comm_replay_trial import VirtualPlay
-
-        return VirtualPlay(play, directory, progress)
-    from testbed.runner.real_links import PlayTrial, session_of
-
-    stack.enter_context(machine(progress.say))
-    progress.say(f"starting {len(play.experiment.specs)} nodes on the {fabric} fabric")
-    session = stack.enter_context(
-        session_of(play, fabric, directory.path, least, quiet=quiet, keep=keep)
-    )
-    stack.callback(session.fabric.save_logs)
-    return PlayTrial(session, play, directory, progress)
+        trial.carry_out(begin=lambda: progress.begin(label, None, 1, 1))
+    return read_json(plan.directory.path / SUMMARY)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from testbed.algorithms import Algorithm
 from testbed.errors import InputError
@@ -27,18 +27,6 @@ from testbed.runner.progress import Remaining
 from testbed.scenario.load import Loaded, load
 
 Order = Sequence[tuple[Algorithm, int]]
-
-
-class Listed(Protocol):
-    """Who keeps account of trials."""
-
-    def begin(self, directory: Path, algorithm: Algorithm, seed: int) -> None:
-        """A run has begun."""
-        ...
-
-    def conclude(self, entry: dict[str, Any]) -> None:
-        """It has come to its end."""
-        ...
 
 
 class Comparison:
@@ -60,34 +48,34 @@ class Comparison:
         self.directory, self.order, self._loaded = directory, list(order), experiment.loaded
         self._fabric, self._experiment = fabric, experiment
         earlier = earlier or {}
-        self._entries = {place: entry for place, (entry, _) in earlier.items()}
+        self._entries = {index: entry for index, (entry, _) in earlier.items()}
         self._over = set(earlier)
         self.remaining = Remaining([row.name for row, _ in order], processes)
-        for place, (_, took_s) in earlier.items():
-            self.remaining.over(place, took_s)
+        for index, (_, took_s) in earlier.items():
+            self.remaining.over(index, took_s)
         self._save()
 
     @property
     def runs(self) -> list[dict[str, Any]]:
         """Entries as ``--json`` prints them, of all that has begun, in the comparison's order."""
-        return [self._entries[place] for place in sorted(self._entries)]
+        return [self._entries[index] for index in sorted(self._entries)]
 
-    def entry(self, place: int) -> dict[str, Any]:
+    def entry(self, index: int) -> dict[str, Any]:
         """Return the entry of the run at ``place``, which has begun."""
-        return self._entries[place]
+        return self._entries[index]
 
     def left(self) -> Iterator[tuple[int, Algorithm, int]]:
         """Place, algorithm and seed of what is not over yet."""
-        for place, (algorithm, seed) in enumerate(self.order):
-            if place not in self._over:
-                yield place, algorithm, seed
+        for index, (algorithm, seed) in enumerate(self.order):
+            if index not in self._over:
+                yield index, algorithm, seed
 
     def begin(self, directory: Path, algorithm: Algorithm, seed: int) -> None:
         """A run that has begun is listed, as what it is if nobody lives to conclude it."""
         blank = dict.fromkeys(ENTRY)
         about = {"dir": str(directory), "algorithm": algorithm.name, "seed": seed}
-        place = self._place(algorithm.name, seed)
-        self._entries[place] = {**blank, **about, "verdict": "invalid"}
+        index = self._index(algorithm.name, seed)
+        self._entries[index] = {**blank, **about, "verdict": "invalid"}
         self.remaining.begun(time.monotonic())
         self._save()
 
@@ -96,11 +84,11 @@ class Comparison:
 
         ``took_s``: seconds of real time, if not those since it was begun.
         """
-        place = self._place(entry["algorithm"], entry["seed"])
-        self._entries[place] = entry
+        index = self._index(entry["algorithm"], entry["seed"])
+        self._entries[index] = entry
         if finished(Path(entry["dir"])) is not None:
-            self._over.add(place)
-            self.remaining.over(place, took_s or self.remaining.elapsed_s(time.monotonic()))
+            self._over.add(index)
+            self.remaining.over(index, took_s or self.remaining.elapsed_s(time.monotonic()))
         self._save()
 
     @property
@@ -108,11 +96,11 @@ class Comparison:
         """Some run is invalid: its links were not what was asked for, or it did not end."""
         return any(entry["verdict"] == "invalid" for entry in self.runs)
 
-    def _place(self, algorithm: str, seed: int) -> int:
+    def _index(self, algorithm: str, seed: int) -> int:
         """The first of that algorithm with that seed that is not over."""
         return next(
-            place
-            for place, row, its_seed in self.left()
+            index
+            for index, row, its_seed in self.left()
             if (row.name, its_seed) == (algorithm, seed)
         )
 
@@ -141,8 +129,7 @@ def interleaved(algorithms: Sequence[Algorithm], seeds: Sequence[int]) -> Order:
 
 FLAG = "--resume"
 BEGUN = "begun.jsonl"
-"""A file of runs side by side: who has begun where, written by each process, so that none depends
-on another's life."""
+"""Runs side by side that have begun, a line each, written by the run's own process."""
 _NEEDED = ("hash", "fabric", "algorithms", "seeds", "order")
 
 
@@ -180,8 +167,7 @@ class Recorded:
             )
 
     def check(self, loaded: Loaded) -> None:
-        """Raises InputError where the scenario is not the one that the comparison was begun
-        with."""
+        """Raises InputError where the scenario is not the one of the comparison."""
         if loaded.hash != self.hash:
             raise InputError(
                 f"the scenario's hash is {loaded.hash[:8]}, but the comparison in {self.directory} "
@@ -200,23 +186,21 @@ class Recorded:
         )
 
     def _finished(self) -> Iterator[tuple[int, tuple[dict[str, Any], float | None]]]:
-        """Yield the place and entry of each finished run, from its own summary, and how long it
-        took."""
+        """Yield each finished run's place, its entry from its own summary, and its seconds."""
         begun = [*self.runs, *read_jsonl(self.directory / BEGUN)]
         where: dict[tuple[str, int], dict[Path, dict[str, Any]]] = {}
-        for said in begun:
-            directory = run_of(self.directory, Path(said["dir"]))
+        for run in begun:
+            directory = run_of(self.directory, Path(run["dir"]))
             if (summary := finished(directory)) is not None:
-                same = where.setdefault((said["algorithm"], said["seed"]), {})
+                same = where.setdefault((run["algorithm"], run["seed"]), {})
                 same[directory.resolve()] = {**entry(summary), "dir": str(directory)}
-        for place, key in enumerate(self.order):
-            if found := where.get(key):
-                yield place, (found.pop(next(iter(found))), self.took_s[place])
+        for index, key in enumerate(self.order):
+            if finished_runs := where.get(key):
+                yield index, (finished_runs.pop(next(iter(finished_runs))), self.took_s[index])
 
 
 def recorded(path: Path, out: Path | None = None) -> Recorded:
-    """Read the comparison in ``path``, which may be relative to ``out`` too. Raises InputError when
-    it is none."""
+    """Read the comparison in ``path``, or in ``out / path``. Raises InputError for none."""
     near = [path] if out is None else [path, out / path]
     directory = next((each for each in near if (each / COMPARISON).exists()), None)
     if directory is None:
@@ -229,24 +213,24 @@ def recorded(path: Path, out: Path | None = None) -> Recorded:
 
 
 def _read(directory: Path) -> Recorded:
-    said = read_json(directory / COMPARISON)
-    if missing := [name for name in _NEEDED if name not in said]:
+    content = read_json(directory / COMPARISON)
+    if missing := [name for name in _NEEDED if name not in content]:
         raise InputError(
             f"lacks {', '.join(missing)}: it was begun before comparisons could be resumed",
             where=str(directory / COMPARISON),
             hint="Begin another comparison",
         )
     with readable([directory / COMPARISON]):
-        order = [(str(name), int(seed)) for name, seed in said["order"]]
-        took_s = said.get("took_s") or []
+        order = [(str(name), int(seed)) for name, seed in content["order"]]
+        took_s = content.get("took_s") or []
         return Recorded(
             directory=directory,
-            hash=str(said["hash"]),
-            fabric=str(said["fabric"]),
-            algorithms=[str(name) for name in said["algorithms"]],
-            seeds=[int(seed) for seed in said["seeds"]],
+            hash=str(content["hash"]),
+            fabric=str(content["fabric"]),
+            algorithms=[str(name) for name in content["algorithms"]],
+            seeds=[int(seed) for seed in content["seeds"]],
             order=order,
-            runs=[dict(run) for run in said.get("runs", [])],
+            runs=[dict(run) for run in content.get("runs", [])],
             took_s=[*took_s, *[None] * len(order)][: len(order)],
         )
 
@@ -263,8 +247,8 @@ SWEEP = ("topk-0.001", "topk-0.003", "topk-0.01", "topk-0.03", "topk-0.1", "topk
 
 def swept(names: Sequence[str]) -> list[str]:
     """``names``, then the densities of a sweep that are not among them."""
-    there = {fixed_density(name) for name in names}
-    return [*names, *(name for name in SWEEP if fixed_density(name) not in there)]
+    densities = {fixed_density(name) for name in names}
+    return [*names, *(name for name in SWEEP if fixed_density(name) not in densities)]
 
 
 def fixed_density(name: str) -> float | None:
@@ -301,8 +285,7 @@ def asked(
 
 
 def wanted(loaded: Loaded, algorithms: Sequence[str], *, sweep: bool) -> list[str]:
-    """Names of the algorithms: those given or the scenario's, then the densities of a sweep that
-    are not there."""
+    """Names of the algorithms given, or the scenario's, and the densities of a sweep."""
     own = [each if isinstance(each, str) else each.name for each in loaded.scenario.algorithms]
     names = list(algorithms) or own
     return swept(names) if sweep else names

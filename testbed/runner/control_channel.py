@@ -104,8 +104,7 @@ class JsonLines:
                 self._send_soon(line, self._patience_s)
 
     def _send_soon(self, line: bytes, patience_s: float) -> None:
-        """The socket itself has no time limit: whoever reads from it waits for as long as there is
-        nothing to say."""
+        """Without a time limit on the socket: its reader waits as long as nothing is said."""
         rest = memoryview(line)
         give_up = time.monotonic() + patience_s
         while rest:
@@ -192,8 +191,7 @@ class ControlServer:
         netns: str | None = None,
     ) -> None:
         self.strangers = 0
-        """Connections that were closed because whoever connected was no node of this run, or said
-        nothing."""
+        """Connections closed because whoever connected was no node, or said nothing."""
         self._token, self._names, self._addresses = token, frozenset(names), addresses or {}
         self._counting = threading.Lock()
         with inside(netns):
@@ -201,8 +199,8 @@ class ControlServer:
         self._listener.settimeout(_LOOK_S)
         self._pending: PendingConnections[JsonLines] = PendingConnections()
         self._nodes: dict[str, JsonLines] = {}
-        self._heard: dict[str, float] = {}
-        self._excused: set[str] = set()
+        self._last_heard_s: dict[str, float] = {}
+        self._paused: set[str] = set()
         self._started: set[str] = set()
         self._inbox: queue.SimpleQueue[_Waiting] = queue.SimpleQueue()
         self._waiting_bytes = 0
@@ -244,19 +242,19 @@ class ControlServer:
         """Put in a message as if ``node`` had sent it."""
         self._put(node, message)
 
-    def excuse(self, node: str) -> None:
+    def pause_liveness(self, node: str) -> None:
         """A paused node is silent, and not lost."""
-        self._excused.add(node)
+        self._paused.add(node)
 
-    def expect(self, node: str) -> None:
+    def resume_liveness(self, node: str) -> None:
         """It goes on: from now on it must be heard of again."""
-        self._heard[node] = time.monotonic()
-        self._excused.discard(node)
+        self._last_heard_s[node] = time.monotonic()
+        self._paused.discard(node)
 
-    def dismiss(self, node: str) -> None:
+    def expect_exit(self, node: str) -> None:
         """A node is about to be killed: its end is no loss, and it may come back."""
-        self._heard.pop(node, None)
-        self._excused.discard(node)
+        self._last_heard_s.pop(node, None)
+        self._paused.discard(node)
         self._started.discard(node)
         self._nodes.pop(node, None)
 
@@ -278,9 +276,9 @@ class ControlServer:
 
     def _check_silence(self) -> None:
         now = self._looked = time.monotonic()
-        for node, heard in list(self._heard.items()):
+        for node, heard in list(self._last_heard_s.items()):
             most_s = SILENCE_S if node in self._started else PREPARING_S
-            if now - heard > most_s and node not in self._excused:
+            if now - heard > most_s and node not in self._paused:
                 raise NodeLost(node, None, f"it gave no sign of life for {now - heard:.1f} s")
 
     def _accept(self) -> None:
@@ -324,7 +322,7 @@ class ControlServer:
                 if self._nodes.get(node) is not lines:
                     # dismissed: it is killed in a moment, and must not end by itself before
                     continue
-                self._heard[node] = time.monotonic()
+                self._last_heard_s[node] = time.monotonic()
                 check_said(message)
                 if message["type"] != "alive":
                     self._wait_for_room(node)
@@ -342,7 +340,7 @@ class ControlServer:
     def _wait_for_room(self, node: str) -> None:
         """A node is no less alive while it is not read."""
         while self._is_full() and not self._ended.wait(_PAUSE_S):
-            self._heard[node] = time.monotonic()
+            self._last_heard_s[node] = time.monotonic()
 
     def _is_full(self) -> bool:
         return self._inbox.qsize() >= MOST_WAITING or self._waiting_bytes >= MOST_WAITING_BYTES
@@ -353,8 +351,7 @@ class ControlServer:
         self._inbox.put((node, message, size))
 
     def _admit(self, lines: JsonLines, hello: dict[str, Any], address: str) -> str:
-        """Raises WireError for whoever does not know the run's token, or comes from another node's
-        place."""
+        """Raises WireError for a wrong token, or an address that is not the node's."""
         name, token = hello.get("node"), str(hello.get("token")).encode(errors="replace")
         if hello["type"] != "hello" or not hmac.compare_digest(token, self._token.encode()):
             raise WireError("a stranger on the control network")
@@ -365,6 +362,6 @@ class ControlServer:
         self._pending.remove(lines)
         lines.most_bytes = MAX_LINE
         self._nodes[name] = lines
-        self._heard[name] = time.monotonic()
+        self._last_heard_s[name] = time.monotonic()
         self._put(name, hello)
         return name

@@ -16,6 +16,7 @@ from testbed.errors import ExperimentError, MachineError
 from testbed.records.events import SCHEMA
 from testbed.runner.cross_traffic_node import PROGRAM, FlowEnds, missing
 from testbed.runner.session import Session
+from testbed.scenario.expand import DIRECTIONS
 from testbed.scenario.link_state import LinkDirection
 from testbed.scenario.model import Scenario
 from testbed.scenario.node_timeline import Flow, NodeChange, flows, node_changes
@@ -29,8 +30,7 @@ _AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 
 
 def check(flows: Sequence[Flow], fabric: str, congestion: str | None) -> None:
-    """Raises MachineError for cross traffic that this machine cannot make. ``congestion``: the
-    scenario's."""
+    """Raises MachineError for traffic that cannot be made. ``congestion``: the scenario's."""
     if flows and fabric != "docker" and shutil.which(PROGRAM) is None:
         raise missing()
     for name in {flow.congestion for flow in flows if flow.congestion not in {None, congestion}}:
@@ -115,8 +115,7 @@ def failure(
     timeline: Timeline,
     changes: Iterable[NodeChange],
 ) -> ExperimentError | None:
-    """Return the error for a burst that came to nothing, unless the scenario itself is the
-    reason."""
+    """Return an error for a burst that sent nothing, unless the scenario is the reason."""
     if record["kind"] == "stopped":
         return _named(record, ends, f"the server ended with status {record['code']}")
     if record["kind"] == "received" or record["bytes"] or not _serious(record):
@@ -144,12 +143,8 @@ def _path(ends: tuple[str, str], racks: Mapping[str, Sequence[str]]) -> set[Link
     source, sink = ends
     up = {name for name, members in racks.items() if source in members}
     down = {name for name, members in racks.items() if sink in members}
-    return {
-        *(LinkDirection(link, "up") for link in {source, *up}),
-        *(LinkDirection(link, "down") for link in {sink, *down}),
-        *(LinkDirection(link, "down") for link in {source, *up}),
-        *(LinkDirection(link, "up") for link in {sink, *down}),
-    }
+    links = {source, sink, *up, *down}
+    return {LinkDirection(link, direction) for link in links for direction in DIRECTIONS}
 
 
 def _interrupted(
@@ -182,7 +177,7 @@ END_S = 20.0
 Take = Callable[[str, dict[str, Any]], None]
 
 
-class TrialCrossTraffic:
+class TrialCrossTraffic(CrossTraffic):
     """All flows of ``scenario``, whose links follow ``timeline``. ``write`` gets their records."""
 
     def __init__(
@@ -192,25 +187,18 @@ class TrialCrossTraffic:
         timeline: Timeline,
         write: Callable[[dict[str, Any]], None],
     ) -> None:
+        all_flows = flows(scenario)
+        super().__init__(all_flows, session.places, scenario.congestion, write)
         self._session, self._timeline = session, timeline
-        self._flows, self._changes = flows(scenario), node_changes(scenario)
+        self._changes = node_changes(scenario)
         self._racks = {rack.name: rack.members for rack in session.racks}
-        self._traffic = CrossTraffic(self._flows, session.places, scenario.congestion, write)
-
-    @property
-    def links(self) -> set[str]:
+        self.links = crossed_links(all_flows, self._racks)
         """Names of the links that the flows may be on."""
-        return crossed_links(self._flows, self._racks)
-
-    def part(self, node: str) -> dict[str, Any]:
-        """Return what ``node`` is told of the traffic before it is ready."""
-        return self._traffic.part(node)
 
     def take(self, record: dict[str, Any]) -> None:
-        """A burst. Raises ExperimentError when it came to nothing and the scenario is not the
-        reason."""
-        self._traffic.take(record)
-        ends = self._traffic.ends(record["flow"])
+        """A burst. Raises ExperimentError for one that ``failure`` finds."""
+        super().take(record)
+        ends = self.ends(record["flow"])
         if error := failure(record, ends, self._racks, self._timeline, self._changes):
             raise error
 
@@ -220,7 +208,7 @@ class TrialCrossTraffic:
         ``take`` gets what nodes say meanwhile.
         """
         for part in ("sources", "sinks"):
-            here = self._traffic.nodes & set(self._session.switchboard.connected())
-            for node in here:
-                self._session.tell(node, "end", part=part, tests=self._traffic.tests())
-            self._session.await_all("ended", here, END_S, take)
+            present = self.nodes & set(self._session.control.connected())
+            for node in present:
+                self._session.send_best_effort(node, "end", part=part, tests=self.tests())
+            self._session.await_all("ended", present, END_S, take)

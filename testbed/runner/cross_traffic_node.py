@@ -36,8 +36,7 @@ DATAGRAM_BYTES = 1400
 _DATAGRAM_HEADERS = 42
 """Ethernet 14, IPv4 20, UDP 8."""
 _LONGEST_S = 86_400
-"""The longest test that iperf3 accepts; a test is ended by a signal, since iperf3 counts whole
-seconds."""
+"""The longest test that iperf3 accepts, in whole seconds; a signal ends it earlier."""
 _CONNECT_MS = 3_000
 _ENDED = "interrupt"
 """How iperf3's message begins when a signal has ended it."""
@@ -95,42 +94,41 @@ def client(ends: FlowEnds) -> list[str]:
 
 
 def payload_bits(link_bits: int) -> int:
-    """The payload rate of UDP packets that take ``link_bits`` at the link layer; at least 1, 0 is
-    no limit."""
+    """Payload rate of UDP that takes ``link_bits`` at the link layer; at least 1: 0 is no limit."""
     return max(1, link_bits * DATAGRAM_BYTES // (DATAGRAM_BYTES + _DATAGRAM_HEADERS))
 
 
 def sent(output: str) -> IperfSent:
     """Read a client's output."""
     try:
-        told = json.loads(output)
+        report = json.loads(output)
     except ValueError:
         return IperfSent(error=output.strip() or "it said nothing")
-    error = told.get("error")
+    error = report.get("error")
     if error is not None and error.startswith(_ENDED):
         error = None
-    total = told.get("end", {}).get("sum_sent", {})
+    total = report.get("end", {}).get("sum_sent", {})
     return IperfSent(
         bytes=int(total.get("bytes", 0)),
         retransmits=int(total.get("retransmits", 0)),
         packets=int(total.get("packets", 0)),
-        cookie=told.get("start", {}).get("cookie"),
+        cookie=report.get("start", {}).get("cookie"),
         error=error,
     )
 
 
-def received(told: dict[str, Any]) -> dict[str, Any] | None:
+def received(report: dict[str, Any]) -> dict[str, Any] | None:
     """Return a server's report of one test: bytes, and of UDP packets, lost and jitter. None: there
     was no test.
 
     Not ``complete``: the client was killed, and what came in the last second is not counted.
     """
-    total = told.get("end", {}).get("sum_received")
-    parts = [total] if total else [part["sum"] for part in told.get("intervals", ())]
+    total = report.get("end", {}).get("sum_received")
+    parts = [total] if total else [part["sum"] for part in report.get("intervals", ())]
     if not parts:
         return None
     return {
-        "cookie": told.get("start", {}).get("cookie"),
+        "cookie": report.get("start", {}).get("cookie"),
         "complete": bool(total),
         "bytes": sum(int(part.get("bytes", 0)) for part in parts),
         "packets": sum(int(part.get("packets", 0)) for part in parts),
@@ -154,8 +152,7 @@ def documents(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
 
 
 def launch_command(command: Sequence[str], at_ns: int = 0) -> list[str]:
-    """The command line that becomes ``command`` at ``at_ns`` (0: at once), for a child of this
-    process."""
+    """The command line that becomes ``command`` at ``at_ns`` (0: at once), in a child."""
     options = ["--parent", str(os.getpid()), "--at-ns", str(at_ns)]
     return module_command("testbed.runner.cross_traffic_node", *options, "--", *command)
 
@@ -215,8 +212,8 @@ class Sink:
         process = self._process = _start(server(self._ends))
         assert process.stdout is not None
         with process.stdout:
-            for told in documents(iter(process.stdout.readline, "")):
-                if test := received(told):
+            for report in documents(iter(process.stdout.readline, "")):
+                if test := received(report):
                     self._say({"kind": "received", "flow": self._ends.flow.name, **test})
                     self.tests += 1
         code = process.wait()
@@ -306,8 +303,7 @@ class TrafficSource:
 
 
 class NodeTraffic:
-    """All flows that a node takes part in. Raises MachineError where iperf3 is missing and
-    wanted."""
+    """All flows of a node. Raises MachineError where iperf3 is wanted and missing."""
 
     def __init__(self, message: Mapping[str, Any], clock: HostClock, say: Say) -> None:
         self._clock, self._say = clock, say

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, Self, TypedDict
 
 from testbed import exchange
 from testbed.algorithms import Algorithm
@@ -74,8 +74,7 @@ _SEED_BOUND, _MOST_SEEDS = 2**31, 1000
 
 @dataclass(frozen=True)
 class Experiment:
-    """The work of ``testbed run``. ``scenario`` is in wall time, ``loaded.scenario`` in model
-    time."""
+    """The work of ``testbed run``. ``scenario``: in wall time; ``loaded``: in model time."""
 
     loaded: Loaded
     scenario: Scenario
@@ -84,10 +83,14 @@ class Experiment:
     algorithms: list[Algorithm]
     seeds: list[int]
 
+    @classmethod
+    def untrained(cls, loaded: Loaded, scenario: Scenario, seed: int = 0) -> Self:
+        """Return an experiment without algorithms; ``scenario``: ``loaded`` in wall time."""
+        return cls(loaded, scenario, expand(scenario), loaded.timeline(), [], [seed])
+
     @property
     def folders(self) -> tuple[Path, ...]:
-        """Folders that nodes must be able to read: the task's data. Raises InputError when it is
-        not there."""
+        """The task's data folders, which nodes read. Raises InputError for one that is missing."""
         data = self.scenario.train.data
         if data is None:
             return ()
@@ -100,8 +103,7 @@ class Experiment:
         return (Path(data),)
 
     def for_seed(self, seed: int) -> Experiment:
-        """This experiment as runs with ``seed`` meet it: links may begin elsewhere in their
-        traces."""
+        """This experiment for ``seed``: links may begin elsewhere in their traces."""
         loaded = for_seed(self.loaded, seed)
         if loaded is self.loaded:
             return self
@@ -117,7 +119,9 @@ class Experiment:
 def up_places(scenario: Scenario) -> dict[str, Literal["nic", "network"]]:
     """Where each node's uplink is shaped: ``nic`` or ``network``."""
     settings = end_settings(scenario)
-    return {end.link: held.at or "nic" for end, held in settings.items() if end.direction == "up"}
+    return {
+        end.link: setting.at or "nic" for end, setting in settings.items() if end.direction == "up"
+    }
 
 
 def prepare(path: Path, algorithms: Sequence[str] = (), seeds: Sequence[int] = ()) -> Experiment:
@@ -132,25 +136,25 @@ def from_loaded(
     scenario = _located(loaded.wall(), loaded.source.parent)
     derived = {entry.name: entry for entry in scenario.algorithms if not isinstance(entry, str)}
     wanted = [derived.get(name, name) for name in algorithms] or list(scenario.algorithms)
-    asked = "--algo" if algorithms else str(loaded.source)
-    resolved = [resolve(_at_mean(entry, loaded.source), where=asked) for entry in wanted]
+    where = "--algo" if algorithms else str(loaded.source)
+    resolved = [resolve(_at_mean(entry, loaded.source), where=where) for entry in wanted]
     for algorithm in resolved:
-        check_momentum(algorithm, scenario.train.optimizer.momentum, where=asked)
-        check_sizes(scenario.train, algorithm.controller, where=asked)
-        check_nodes(algorithm, scenario, where=asked)
-    check_spread(scenario, resolved, asked)
+        check_momentum(algorithm, scenario.train.optimizer.momentum, where=where)
+        check_sizes(scenario.train, algorithm.controller, where=where)
+        check_nodes(algorithm, scenario, where=where)
+    check_spread(scenario, resolved, where)
     check_layers(loaded)
     if (recorded := scenario.train.recorded) is not None:
         was, given = RecordedSizes(Path(recorded)).algorithm, [row.name for row in resolved]
         if given != [was]:
             raise InputError(
                 f"the recorded run is one of {was!r}, not of {', '.join(given)}",
-                where=asked,
+                where=where,
                 hint=f"Write `algorithms: [{was}]`",
             )
     if len({algorithm.name for algorithm in resolved}) != len(resolved):
         names = ", ".join(algorithm.name for algorithm in resolved)
-        raise InputError(f"an algorithm is asked for twice: {names}", where=asked)
+        raise InputError(f"an algorithm is asked for twice: {names}", where=where)
     return Experiment(
         loaded=loaded,
         scenario=scenario,
@@ -162,17 +166,15 @@ def from_loaded(
 
 
 def _located(scenario: Scenario, folder: Path) -> Scenario:
-    """The task's data directory and recorded runs are relative to the scenario file, as a trace
-    is."""
+    """Paths of data and recorded runs count from the scenario file, as a trace's do."""
     train = scenario.train
     named = {name: getattr(train, name) for name in ("data", "recorded")}
-    found = {name: str((folder / path).resolve()) for name, path in named.items() if path}
-    return scenario.model_copy(update={"train": train.model_copy(update=found)})
+    resolved = {name: str((folder / path).resolve()) for name, path in named.items() if path}
+    return scenario.model_copy(update={"train": train.model_copy(update=resolved)})
 
 
 def _at_mean(entry: str | Derived, source: Path) -> str | Derived:
-    """``mean_of`` as the density that it stands for. Raises InputError at ``source`` where there is
-    none."""
+    """``mean_of`` as the density that it stands for. Raises InputError where there is none."""
     if isinstance(entry, str) or entry.mean_of is None:
         return entry
     try:
@@ -281,7 +283,7 @@ def expected_bytes(job: Job) -> float:
     A controller may choose any density, so that of the dense gradient stands for what it does.
     """
     if job.sizes:
-        return max(max(one.up, one.down) for step in job.sizes for one in step)
+        return max(max(size.up, size.down) for step in job.sizes for size in step)
     return _parameters(job) * _per_element(job) / max(1, job.servers)
 
 
@@ -303,8 +305,7 @@ def unsent_bytes(job: Job) -> int | None:
 
 
 def _per_element(job: Job) -> float:
-    """Return bytes for an element of the mean of all workers' gradients, which is less sparse than
-    any of them."""
+    """Return bytes per element of the workers' mean, which is less sparse than any of them."""
     density = job.algorithm.options.get("density")
     compressed = exchange_kind(job).unit == "payload" and job.algorithm.controller == "fixed"
     if not compressed or not isinstance(density, int | float):

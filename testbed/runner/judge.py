@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from testbed.exchange.base import exchanges
 from testbed.fidelity.completion import ExclusionRule, exclusion_rules, measure_groups
@@ -23,31 +23,21 @@ from testbed.fidelity.verdict import CERTIFICATE, Verdict, certificate, disturbe
 from testbed.records.intervals import IntervalSet
 from testbed.records.link_log import LinkLog
 from testbed.records.manifest import THRESHOLDS
-from testbed.records.run_directory import (
-    LINKS,
-    MANIFEST,
-    RunDirectory,
-    read_events,
-    read_json,
-    read_jsonl,
-)
+from testbed.records.run_directory import LINKS, SUMMARY, read_events, read_jsonl
 from testbed.records.stored import Records as StoredRecords
+from testbed.runner.experiment import Experiment
+from testbed.runner.trial import TrialOutcome, TrialPlan
 from testbed.scenario.expand import racks
 from testbed.scenario.link_state import SEGMENT_BYTES
 from testbed.scenario.model import Scenario
 from testbed.scenario.node_timeline import flows, node_changes
 from testbed.transport.multicast.packet import HEADERS_ON_LINK
 
-if TYPE_CHECKING:
-    from testbed.runner.trial import Trial
-
-
 _REFUSED = 0.005
 """Share of its bytes, in whole segments, that a node's own queue may have refused at first."""
 
 Messages = Mapping[str, Mapping[str, Any]]
-"""Every node's ``done`` message by its name: ``{"summary", "counters", "multicast",
-"strangers"}``."""
+"""Nodes' ``done`` messages by name: ``{"summary", "counters", "multicast", "strangers"}``."""
 Records = Iterable[Mapping[str, Any]]
 
 
@@ -69,7 +59,7 @@ def faults(
         *_replicas([*epochs, *(_final(node, message) for node, message in done.items())]),
         *_missing(done, steps, workers if recorded is None else recorded),
         *_bypassed(done),
-        *_frames({node: said for node, said in done.items() if not (lost and _serves(said))}),
+        *_frames({node: last for node, last in done.items() if not (lost and _serves(last))}),
     ]
 
 
@@ -83,8 +73,7 @@ def _final(node: str, message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _replicas(hashed: Records) -> Iterator[str]:
-    """A sentence for every step at whose end some nodes' parameters had another hash than
-    others'."""
+    """A sentence for every step at whose end nodes' parameters had different hashes."""
     hashes: dict[int, dict[str, set[str]]] = {}
     for record in hashed:
         if record["parameters"] is None:
@@ -101,29 +90,27 @@ def _missing(done: Messages, steps: Records, workers: Iterable[str]) -> Iterator
     recorded = Counter(step["node"] for step in steps)
     for node in workers:
         summary, kept = done[node]["summary"], recorded[node]
-        made = summary.get("made", summary["steps"])
-        if kept != made:
-            yield f"{node} made {made} steps, but {kept} are in the records"
+        steps_made = summary.get("made", summary["steps"])
+        if kept != steps_made:
+            yield f"{node} made {steps_made} steps, but {kept} are in the records"
 
 
 def _bypassed(done: Messages) -> Iterator[str]:
-    """Yield a sentence for each direction in which a node's interface carried less than its library
-    moved."""
+    """Yield a sentence where an interface carried less than the node's library moved."""
     for node, message in done.items():
-        if (seen := message.get("interface")) is None:
+        if (carried := message.get("interface")) is None:
             continue
-        for way, name in (("sent", "bytes_up"), ("received", "bytes_down")):
+        for verb, name in (("sent", "bytes_up"), ("received", "bytes_down")):
             least = message["summary"][name]
-            if seen[way] < least:
+            if carried[verb] < least:
                 yield (
-                    f"the interface {seen['interface']} of {node} {way} {seen[way]} B, but "
+                    f"the interface {carried['interface']} of {node} {verb} {carried[verb]} B, but "
                     f"gradients alone are {least} B: they went another way"
                 )
 
 
 def _frames(done: Messages) -> Iterator[str]:
-    """The application's own bytes are the frames it counted, HELLO and BYE among them, and those of
-    its endpoint."""
+    """Socket bytes must be the frames counted, HELLO, BYE and the endpoint's own included."""
     for node, message in done.items():
         sockets = message["counters"].values()
         sent = sum(s["bytes_sent"] - s["bytes_retransmitted"] for s in sockets)
@@ -149,14 +136,12 @@ def _frames(done: Messages) -> Iterator[str]:
 
 
 EVIDENCE = "evidence.json"
-"""Evidence for a verdict besides the records: the links' report, the kernel's count of every
-socket."""
+"""Evidence besides the records: the links' report, the kernel's counts of sockets."""
 
 
 @dataclass(frozen=True)
 class MessageActivity:
-    """A run's messages as its records have them, for its verdict. Times in wall seconds after
-    t0."""
+    """A run's messages from its records, for its verdict. Wall seconds after t0."""
 
     under_way: IntervalSet
     """When there were messages under way."""
@@ -167,8 +152,7 @@ class MessageActivity:
     steps: StoredRecords = ()
     rounds: StoredRecords = ()
     entangled: int = 0
-    """Groups of messages for which there is no service curve: they share links with others that go
-    elsewhere."""
+    """Groups without a service curve: they share links with messages that go elsewhere."""
 
 
 Look = Callable[[Events, Mapping[int, str], bool], MessageActivity]
@@ -177,29 +161,28 @@ Sum = Callable[[Path, Verdict], dict[str, Any]]
 
 
 def write_verdict(
-    trial: Trial, look: Look | None = None, summed_up: Sum = summarise
+    plan: TrialPlan, outcome: TrialOutcome, look: Look | None = None, summed_up: Sum = summarise
 ) -> dict[str, Any]:
     """Find the verdict, write ``certificate.json`` and ``summary.json``, return the run's entry.
 
     ``look``: how its messages are found in its records; those of training, if not said.
     """
-    path = trial.directory.path
-    summary = summed_up(path, _verdict(trial, path, look or training_activity))
-    trial.directory.write_json("summary.json", summary)
+    summary = summed_up(plan.directory.path, _verdict(plan, outcome, look or training_activity))
+    plan.directory.write_json(SUMMARY, summary)
     return entry(summary)
 
 
-def ways_of(scenario: Scenario, asked: RequestedLinks) -> PathModel:
-    """The ways between the nodes of a scenario."""
-    return PathModel(asked, {node: rack.name for rack in racks(scenario) for node in rack.members})
+def path_model(scenario: Scenario, requested: RequestedLinks) -> PathModel:
+    """The paths between the nodes of a scenario."""
+    members = {node: rack.name for rack in racks(scenario) for node in rack.members}
+    return PathModel(requested, members)
 
 
 def write_certificate(
-    directory: RunDirectory,
+    plan: TrialPlan,
     evidence: Evidence,
     history: LinkLog,
     under_way: IntervalSet,
-    dilation: float,
     verdict: Verdict | None = None,
     not_replayed: Sequence[str] = (),
 ) -> Verdict:
@@ -210,23 +193,58 @@ def write_certificate(
     """
     verdict = verdict or judge(evidence)
     times = disturbed(history, under_way, THRESHOLDS)
-    directory.link([span.to_json() for span in times])
-    made = certificate(
+    plan.directory.link([span.to_json() for span in times])
+    content = certificate(
         evidence,
         verdict,
         history.host,
         times,
-        dilation=dilation,
+        dilation=plan.experiment.dilation,
         processors=os.cpu_count() or 1,
         not_replayed=not_replayed,
     )
-    directory.write_json(CERTIFICATE, made)
+    plan.directory.write_json(CERTIFICATE, content)
     return verdict
 
 
+def write_failure(plan: TrialPlan, history: LinkLog, error: BaseException) -> Verdict:
+    """Write the certificate of a trial that ``error`` ended before its time."""
+    verdict = Verdict.of_failure(error)
+    return write_certificate(plan, Evidence(), history, IntervalSet(), verdict)
+
+
+def requested_links(plan: TrialPlan, outcome: TrialOutcome) -> RequestedLinks:
+    """Return what was requested of the links up to the last look at them."""
+    return RequestedLinks.of(plan.experiment.timeline, outcome.until_s)
+
+
+def link_evidence(
+    outcome: TrialOutcome,
+    history: LinkLog,
+    requested: RequestedLinks,
+    paths: PathModel,
+    *,
+    seconds: float,
+    under_way: IntervalSet,
+    trips: Iterable[Trip],
+) -> Evidence:
+    """Gather what links and host did, which every kind of trial is judged by."""
+    evidence = gather(
+        outcome.link_reports,
+        history,
+        requested,
+        seconds=seconds,
+        processors=os.cpu_count() or 1,
+        under_way=under_way,
+        held=outcome.shaped,
+        trips=list(trips),
+        ways=paths,
+    )
+    return replace(evidence, foreign_drops={"the host's receive backlog": outcome.backlog_drops})
+
+
 def training_activity(events: Events, names: Mapping[int, str], lockstep: bool) -> MessageActivity:
-    """Rounds with servers, and gradients that no mean waits for, which alone say nothing of a
-    link."""
+    """Rounds with servers, and gradients that no mean waits for."""
     steps = events.get("step", [])
     every = groups(*followed(events), names, apart=True)
     spans = ((group.start_s, group.last_s) for group in every)
@@ -240,90 +258,78 @@ def training_activity(events: Events, names: Mapping[int, str], lockstep: bool) 
     )
 
 
-def _verdict(trial: Trial, path: Path, look: Look) -> Verdict:
-    outcome, dilation = trial.outcome, trial.experiment.dilation
+def _verdict(plan: TrialPlan, outcome: TrialOutcome, look: Look) -> Verdict:
+    path = plan.directory.path
     history = LinkLog(read_jsonl(path / LINKS), rates=False)
     if outcome.error is not None:
-        cut_short = Verdict.of_failure(outcome.error)
-        return write_certificate(
-            trial.directory, Evidence(), history, IntervalSet(), dilation, cut_short
-        )
+        return write_failure(plan, history, outcome.error)
     events = read_events(path)
-    names = {spec.peer: spec.name for spec in trial.session.specs}
-    seen = look(events, names, exchanges.get(trial.algorithm.exchange).lockstep)
-    evidence = _evidence(trial, path, events, history, seen)
-    trial.directory.write_json(
+    names = {spec.peer: spec.name for spec in plan.experiment.specs}
+    activity = look(events, names, exchanges.get(plan.algorithm.exchange).lockstep)
+    evidence = _evidence(plan, outcome, events, history, activity)
+    plan.directory.write_json(
         EVIDENCE,
         {
             "links": evidence.links,
             "sockets": evidence.sockets,
             "nodes": outcome.done,
-            "strangers": trial.session.switchboard.strangers,
+            "strangers": outcome.strangers,
         },
     )
     verdict = judge(evidence)
     verdict = replace(verdict, reasons=[*verdict.reasons, *lost_reasons(events)])
-    return write_certificate(trial.directory, evidence, history, seen.under_way, dilation, verdict)
+    return write_certificate(plan, evidence, history, activity.under_way, verdict)
 
 
 def _evidence(
-    trial: Trial,
-    path: Path,
+    plan: TrialPlan,
+    outcome: TrialOutcome,
     events: Events,
     history: LinkLog,
-    seen: MessageActivity,
+    activity: MessageActivity,
 ) -> Evidence:
-    scenario, outcome = trial.experiment.scenario, trial.outcome
-    links = [] if outcome.links is None else outcome.links.to_json()["links"]
-    until_s = max((float(link["to_s"]) for link in links), default=0.0)
-    timeline = trial.experiment.timeline
-    asked = RequestedLinks.of(timeline, until_s)
-    ways = ways_of(scenario, asked)
-    found = gather(
-        links,
-        history,
-        asked,
-        seconds=seen.seconds,
-        processors=os.cpu_count() or 1,
-        under_way=seen.under_way,
-        held=read_json(path / MANIFEST)["links"],
-        trips=list(_trips(outcome.done)),
-        ways=ways,
-    )
-    crossed = unattributed_bytes(asked, outcome.crossed, _with_groups(outcome.done))
-    happening = node_changes(scenario)
-    servers = sum(spec.role == "server" for spec in trial.experiment.specs)
+    experiment, scenario, done = plan.experiment, plan.experiment.scenario, outcome.done
+    requested = requested_links(plan, outcome)
+    paths, changes = path_model(scenario, requested), node_changes(scenario)
+    servers = sum(spec.role == "server" for spec in experiment.specs)
     returns = IntervalSet(
         (float(a["asked_s"]), float(a["arrived_s"])) for a in events.get("away", [])
     )
-    crossing = flows(scenario)
-    why_not = exclusion_rules(
-        history, ways, crossing, happening, until_s, THRESHOLDS, servers, returns
+    rules = exclusion_rules(
+        history, paths, flows(scenario), changes, outcome.until_s, THRESHOLDS, servers, returns
+    )
+    lost = lost_workers(events)
+    crossed = unattributed_bytes(requested, outcome.crossed, _with_groups(done))
+    evidence = link_evidence(
+        outcome,
+        history,
+        requested,
+        paths,
+        seconds=activity.seconds,
+        under_way=activity.under_way,
+        trips=_trips(done),
     )
     return replace(
-        found,
-        steps=seen.steps,
+        evidence,
+        steps=activity.steps,
         rests=events.get("rest", []),
-        rounds=seen.rounds,
-        nodes=nodes_seen(happening, history.nodes, seen.seconds),
-        sockets=_sockets(outcome.done),
-        unattributed={**_uncounted(lost_workers(events), trial), **crossed},
-        completion=_completion(seen, timeline.bits, why_not, ways),
-        foreign_drops={"the host's receive backlog": outcome.backlog_drops},
-        faults=faults(
-            outcome.done, seen.steps, events.get("epoch", []), lost=bool(lost_workers(events))
-        ),
+        rounds=activity.rounds,
+        nodes=nodes_seen(changes, history.nodes, activity.seconds),
+        sockets=_sockets(done),
+        unattributed={**_uncounted(lost, experiment), **crossed},
+        completion=_completion(activity, experiment.timeline.bits, rules, paths),
+        faults=faults(done, activity.steps, events.get("epoch", []), lost=bool(lost)),
     )
 
 
 def _completion(
-    seen: MessageActivity, bits: Bits, why_not: Mapping[str, ExclusionRule], ways: PathModel
+    activity: MessageActivity, bits: Bits, rules: Mapping[str, ExclusionRule], paths: PathModel
 ) -> dict[str, Any]:
-    found = measure_groups(seen.groups, bits, why_not, ways.delay_s, ways.overhead)
-    if seen.entangled:
-        found["groups"] += seen.entangled
-        found["not_judged"]["entangled"] = seen.entangled
-    return found
+    measured = measure_groups(activity.groups, bits, rules, paths.delay_s, paths.overhead)
+    if activity.entangled:
+        measured["groups"] += activity.entangled
+        measured["not_judged"]["entangled"] = activity.entangled
+    return measured
 
 
 def _with_groups(done: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -331,11 +337,10 @@ def _with_groups(done: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return [node for node, message in done.items() if message.get("interface") is not None]
 
 
-def _uncounted(lost: Sequence[str], trial: Trial) -> dict[str, str]:
-    """Return why counts are missing, keyed by place: a lost worker's sockets, and their counts, are
-    gone with it."""
-    servers = [spec.name for spec in trial.experiment.specs if spec.role == "server"]
-    racks_of = [rack.name for rack in racks(trial.experiment.scenario)]
+def _uncounted(lost: Sequence[str], experiment: Experiment) -> dict[str, str]:
+    """Return why counts are missing, by link direction: a lost worker's are gone with it."""
+    servers = [spec.name for spec in experiment.specs if spec.role == "server"]
+    racks_of = [rack.name for rack in racks(experiment.scenario)]
     return {
         f"{link} {direction}": f"{', '.join(lost)} was lost, and the counts of its sockets"
         for link in ([*lost, *servers, *racks_of] if lost else [])

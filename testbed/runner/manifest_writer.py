@@ -43,7 +43,9 @@ def longest_pace_s(paces: Iterable[Pace | None], loaded: Loaded) -> float:
     """Wall seconds that a worker's computation may take, whichever it is."""
     different = dict.fromkeys(paces)
     times = (_times(pace, loaded, loaded.scenario.dilation) for pace in different)
-    return max((one.longest_s for one in times if one is not None), default=0.0)
+    return max(
+        (pace_times.longest_s for pace_times in times if pace_times is not None), default=0.0
+    )
 
 
 def usual_pace_s(loaded: Loaded) -> float | None:
@@ -55,7 +57,7 @@ def usual_pace_s(loaded: Loaded) -> float | None:
 def slowest_pace_s(loaded: Loaded) -> float:
     """Model seconds of a usual step of the slowest worker; 0 where nothing is held."""
     times = (_times(pace, loaded) for pace in dict.fromkeys(worker_paces(loaded.scenario).values()))
-    return max((one.usual_s for one in times if one is not None), default=0.0)
+    return max((pace_times.usual_s for pace_times in times if pace_times is not None), default=0.0)
 
 
 def one_pace_s(loaded: Loaded) -> float | None:
@@ -75,7 +77,7 @@ def paces_told(loaded: Loaded) -> dict[str, dict[str, Any]] | None:
 
 def keep_paces(directory: RunDirectory, loaded: Loaded) -> Scenario:
     """Write recorded times beside the scenario, and return it with their names."""
-    kept = {key: f"pace-{place}.json" for place, key in enumerate(loaded.step_times)}
+    kept = {key: f"pace-{index}.json" for index, key in enumerate(loaded.step_times)}
     for key, name in kept.items():
         directory.write_json(name, {"step_s": loaded.step_times[key]})
 
@@ -90,12 +92,12 @@ def keep_paces(directory: RunDirectory, loaded: Loaded) -> Scenario:
     return loaded.scenario.model_copy(update={"train": train})
 
 
-def in_words(told: dict[str, dict[str, Any]]) -> str:
+def in_words(paces: dict[str, dict[str, Any]]) -> str:
     """Return the result of ``paces_told`` for people to read."""
-    counted = Counter(_words(one) for one in told.values())
+    counted = Counter(_words(pace) for pace in paces.values())
     if len(counted) == 1:
         return next(iter(counted))
-    return "; ".join(f"{words} ({many} of the workers)" for words, many in counted.items())
+    return "; ".join(f"{words} ({count} of the workers)" for words, count in counted.items())
 
 
 def _times(pace: Pace | None, loaded: Loaded, dilation: float = 1.0) -> StepTimes | None:
@@ -112,14 +114,14 @@ def _told(pace: Pace | None, loaded: Loaded) -> dict[str, Any]:
     return {"name": "constant", **usual}
 
 
-def _words(told: dict[str, Any]) -> str:
-    usual = f"{1e3 * told['usual_s']:.4g} ms"
-    if told["name"] == "lognormal":
+def _words(pace: dict[str, Any]) -> str:
+    usual = f"{1e3 * pace['usual_s']:.4g} ms"
+    if pace["name"] == "lognormal":
         return (
-            f"times drawn from a log-normal distribution of median {usual}, sigma {told['sigma']:g}"
+            f"times drawn from a log-normal distribution of median {usual}, sigma {pace['sigma']:g}"
         )
-    if told["name"] == "file":
-        return f"the times of {told['file']}, median {usual}"
+    if pace["name"] == "file":
+        return f"the times of {pace['file']}, median {usual}"
     return usual
 
 
@@ -170,8 +172,7 @@ def overlaps(loaded: Loaded) -> bool:
 
 
 def check_fits(loaded: Loaded) -> None:
-    """Check what only the model's layers tell, where torch is installed. Raises InputError as a run
-    does."""
+    """Check what the model's layers tell, where torch is installed. Raises InputError."""
     scenario = loaded.scenario
     with suppress(ImportError):  # without torch it is not known what they are
         check_layers(loaded)
@@ -206,23 +207,22 @@ def _source(profile: str | None, by_layer: bool, virtual: bool) -> str | None:
     return "constant" if virtual or profile == "constant" else "measured"
 
 
-def in_a_sentence(found: dict[str, Any] | None) -> str | None:
+def in_a_sentence(pacing: dict[str, Any] | None) -> str | None:
     """Return the result of ``pacing`` as a sentence for people."""
-    if found is None:
+    if pacing is None:
         return None
     to = (
-        f"{1e3 * found['pace_s']:.4g} ms"
-        if (own := found.get("workers")) is None
+        f"{1e3 * pacing['pace_s']:.4g} ms"
+        if (own := pacing.get("workers")) is None
         else in_words(own)
     )
-    held = f"computation is held to {to} a step"
-    if not found["by_layer"]:
-        return f"{held} in all: no algorithm overlaps it layer by layer{_of_a_file(found)}"
-    if found["layers"] is None:
-        return f"{held}, shared among layers {_SHARED[found['source']]}"
-    return (
-        f"{held}, shared among {found['layers']} layers as in {found['profile']}{_of_a_file(found)}"
-    )
+    sentence = f"computation is held to {to} a step"
+    if not pacing["by_layer"]:
+        return f"{sentence} in all: no algorithm overlaps it layer by layer{_of_a_file(pacing)}"
+    if pacing["layers"] is None:
+        return f"{sentence}, shared among layers {_SHARED[pacing['source']]}"
+    layers = f"{pacing['layers']} layers as in {pacing['profile']}"
+    return f"{sentence}, shared among {layers}{_of_a_file(pacing)}"
 
 
 _SHARED = {
@@ -231,10 +231,10 @@ _SHARED = {
 }
 
 
-def _of_a_file(found: dict[str, Any]) -> str:
-    if found["layers"] is None:
+def _of_a_file(pacing: dict[str, Any]) -> str:
+    if pacing["layers"] is None:
         return ""
-    return f" ({found['source']}: {1e3 * found['own_s']:.4g} ms on {found['device']})"
+    return f" ({pacing['source']}: {1e3 * pacing['own_s']:.4g} ms on {pacing['device']})"
 
 
 _PROFILE = "profile.json"
@@ -276,8 +276,7 @@ def describe(
 
 
 def _kept(directory: RunDirectory, loaded: Loaded) -> Scenario:
-    """The scenario with its profile and recorded paces beside it: the files they were read from may
-    change, or be elsewhere."""
+    """The scenario with its profile and recorded paces as files beside it."""
     scenario, profile = keep_paces(directory, loaded), loaded.profile
     if profile is None:
         return scenario
@@ -289,8 +288,7 @@ def _kept(directory: RunDirectory, loaded: Loaded) -> Scenario:
 
 
 def measured_file(train: Train, device: str, threads: int, passes: int) -> ProfileFile:
-    """Measure a profile on random samples: what they show does not matter. Raises MachineError
-    without that device."""
+    """Measure a profile on random samples. Raises MachineError without that device."""
     import torch
 
     from testbed.training.models.base import build
@@ -301,8 +299,8 @@ def measured_file(train: Train, device: str, threads: int, passes: int) -> Profi
     flat = FlatModel(build(train.model, train.task, train.width, 0), settle(device, threads))
     step = _Step(flat, *_samples(train, flat.parameters.device))
     about = f"median of {passes} passes after {WARM_UP} to warm up, PyTorch {torch.__version__}"
-    found = measure(flat, step, perf_counter, passes=passes, about=about)
-    return _file(train, found, _device(device, threads))
+    profile = measure(flat, step, perf_counter, passes=passes, about=about)
+    return _file(train, profile, _device(device, threads))
 
 
 def estimated_file(train: Train, accelerator: str) -> ProfileFile:
@@ -338,10 +336,10 @@ def _samples(train: Train, device: torch.device) -> tuple[torch.Tensor, torch.Te
     return x.to(device), y.to(device)
 
 
-def _file(train: Train, found: Profile, device: str) -> ProfileFile:
+def _file(train: Train, profile: Profile, device: str) -> ProfileFile:
     sizes = {layer.name: layer.end - layer.begin for layer in layers_of(train)}
     return file_of(
-        found,
+        profile,
         sizes,
         device=device,
         model=train.model,

@@ -75,8 +75,7 @@ class NodeEventScheduler:
 
 EVERY_S = 0.1
 _IDLE, _WAITING, _STEAL, _LAST = 4, 5, 8, 9
-"""Places of the ticks in the first line of /proc/stat; what follows the last is contained in
-others."""
+"""Indices in the first line of /proc/stat; what follows the last is counted before."""
 
 _STAT, _PRESSURE = Path("/proc/stat"), Path("/proc/pressure/cpu")
 

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from testbed.comm_trace.replay_role import NodeScript, ReplayRole
 from testbed.errors import NarrowsError, NodeLost
@@ -32,7 +32,7 @@ from testbed.runner.signals import seldom_collected
 from testbed.topology import DATA_PORT, METRICS_PORT, MULTICAST_PORT
 from testbed.training.job import Job
 from testbed.training.membership import exchange_kind
-from testbed.training.roles import role
+from testbed.training.roles import Role, role
 from testbed.transport import ENDPOINTS, EndpointKind, endpoint_for
 from testbed.transport.epoll_endpoint import EpollEndpoint
 from testbed.transport.frame import MAX_BODY
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 CONNECT_S = 30.0
 GREETING_S = 120.0
 """Workers connect, and introduce themselves once they are prepared: that may take them so long."""
+_BESIDE = 4096
+"""Room for what is not a message of the trace."""
 
 
 @dataclass
@@ -103,8 +105,8 @@ class Assignment:
         if sample["link"] == self.job.node:
             self.exporter.link(sample)
         if self.node is not None and sample["to_s"] > sample["from_s"]:
-            asked = sample["asked_bits"] / (sample["to_s"] - sample["from_s"])
-            self.node.rates_bits[sample["link"], sample["direction"]] = asked
+            rate_bits = sample["asked_bits"] / (sample["to_s"] - sample["from_s"])
+            self.node.rates_bits[sample["link"], sample["direction"]] = rate_bits
 
 
 def run_assignment(assignment: Assignment) -> None:
@@ -114,24 +116,20 @@ def run_assignment(assignment: Assignment) -> None:
     if assignment.role == "host":
         assignment.lines.send("ready")
         await_start(assignment)
-    elif isinstance(assignment.job, NodeScript):
-        play(assignment, assignment.job)
     else:
-        _train(assignment, assignment.job)
+        _play_role(assignment, assignment.job)
 
 
 def _task(message: dict[str, Any]) -> Job | NodeScript:
-    return (
-        NodeScript.from_json(message["part"])
-        if "part" in message
-        else Job.from_json(message["job"])
-    )
+    if "part" in message:
+        return NodeScript.from_json(message["part"])
+    return Job.from_json(message["job"])
 
 
-def _train(assignment: Assignment, job: Job) -> None:
+def _play_role(assignment: Assignment, job: Job | NodeScript) -> None:
     """Connect, prepare, report ready, wait for t0, run, report done."""
-    way = _way(job, assignment.role)
-    endpoint = ENDPOINTS[way](
+    connections, network = _connections(job, assignment.role), None
+    endpoint = ENDPOINTS[connections.kind](
         job.peer,
         job.run,
         names=assignment.peers,
@@ -139,23 +137,27 @@ def _train(assignment: Assignment, job: Job) -> None:
         clock=assignment.clock.seconds,
         silence_s=job.peer_timeout_s,
         greeting_s=GREETING_S,
-        most_bytes=most_bytes(job),
-        lockstep=exchange_kind(job).lockstep,
-        unsent_bytes=unsent_bytes(job),
+        most_bytes=connections.most_bytes,
+        lockstep=connections.lockstep,
+        unsent_bytes=connections.unsent_bytes,
     )
+    if isinstance(job, Job):
+        network = DataNetwork(job.peer, assignment.peers, assignment.addresses)
     node = assignment.node = HostNode(
-        job.node,
-        job.seed,
-        endpoint,
-        assignment.clock,
-        assignment.record,
-        DataNetwork(job.peer, assignment.peers, assignment.addresses),
+        job.node, job.seed, endpoint, assignment.clock, assignment.record, network
     )
     multicaster = None
     try:
         multicaster = _multicaster(assignment, job, endpoint)
-        _connect(assignment, job, endpoint)
-        played = role(node, job, assignment.role)
+        if connections.listens:
+            endpoint.listen(assignment.addresses[job.peer], DATA_PORT)
+        for peer in connections.connects_to:
+            endpoint.connect(peer, assignment.addresses[peer], DATA_PORT, CONNECT_S)
+        played: Role = (
+            ReplayRole(node, job)
+            if isinstance(job, NodeScript)
+            else role(node, job, assignment.role)
+        )
         played.prepare()
         with seldom_collected():
             assignment.lines.send("ready")
@@ -167,10 +169,10 @@ def _train(assignment: Assignment, job: Job) -> None:
             "done",
             summary=summary,
             counters=counters(assignment, endpoint),
-            multicast=None if multicaster is None else _counted(assignment, multicaster),
+            multicast=None if multicaster is None else _multicast_counts(assignment, multicaster),
             strangers=endpoint.rejected_connections,
             excuses=endpoint.wait_notice_bytes,
-            endpoint=way,
+            endpoint=connections.kind,
             interface=None if carried is None else carried.to_json(),
         )
     except BaseException:
@@ -182,20 +184,51 @@ def _train(assignment: Assignment, job: Job) -> None:
         node.close()
 
 
+class _Connections(NamedTuple):
+    """How a node is connected with its peers; limits as ``SocketEndpoint`` takes them."""
+
+    kind: EndpointKind
+    listens: bool
+    connects_to: Sequence[int]
+    most_bytes: int
+    lockstep: bool = True
+    unsent_bytes: int | None = None
+
+
+def _connections(job: Job | NodeScript, role: str) -> _Connections:
+    """Servers listen; workers connect to them. Without servers everybody listens, and connects to
+    those before it. Of two partners in a trace, the one with the lower number listens."""
+    if isinstance(job, NodeScript):
+        earlier = [peer for peer in job.partners if peer < job.peer]
+        listens, most = len(earlier) < len(job.partners), job.most_bytes + _BESIDE
+        return _Connections("threads", listens, earlier, min(MAX_BODY, most))
+    kind = exchange_kind(job)
+    alone, connects_to = kind.server is None, list[int]()
+    if role == "worker":
+        earlier = [peer for peer in job.worker_peers() if peer < job.peer]
+        connects_to = earlier if alone else list(job.server_peers())
+    return _Connections(
+        _endpoint_kind(job, role),
+        alone or role == "server",
+        connects_to,
+        most_bytes(job),
+        kind.lockstep,
+        unsent_bytes(job),
+    )
+
+
 def counters(assignment: Assignment, endpoint: ThreadedEndpoint | EpollEndpoint) -> dict[str, Any]:
     """Return the kernel's counts on the connection with each peer, keyed by its name."""
-    counted = endpoint.counters().items()
-    return {assignment.peers[peer]: one.to_json() for peer, one in counted}
+    peers = endpoint.counters().items()
+    return {assignment.peers[peer]: counts.to_json() for peer, counts in peers}
 
 
-def _way(job: Job, role: str) -> EndpointKind:
-    """Threads or one loop, by whom this node has connections with and how much is sent over
-    them."""
+def _endpoint_kind(job: Job, role: str) -> EndpointKind:
+    """Threads or one loop, by a node's connections and how much is sent over them."""
     kind = exchange_kind(job)
+    # one of them multicasts, or several activities send while another receives
     if kind.multicasts or not kind.lockstep:
-        return (
-            "threads"  # one of them multicasts, or several activities send while another receives
-        )
+        return "threads"
     if kind.server is None:
         peers = job.workers - 1
     else:
@@ -204,12 +237,12 @@ def _way(job: Job, role: str) -> EndpointKind:
 
 
 def _multicaster(
-    assignment: Assignment, job: Job, endpoint: ThreadedEndpoint | EpollEndpoint
+    assignment: Assignment, job: Job | NodeScript, endpoint: ThreadedEndpoint | EpollEndpoint
 ) -> Multicaster | None:
-    """Return the multicaster that carries a worker's messages to groups; None where the exchange
-    has none."""
-    multicasts = exchange_kind(job).multicasts and assignment.role == "worker"
-    if not multicasts or not isinstance(endpoint, ThreadedEndpoint):
+    """Return a worker's multicaster; None where the exchange has none."""
+    if not isinstance(job, Job) or not isinstance(endpoint, ThreadedEndpoint):
+        return None
+    if not exchange_kind(job).multicasts or assignment.role != "worker":
         return None
     endpoint.multicaster = Multicaster(
         job.peer,
@@ -225,24 +258,11 @@ def _multicaster(
     return endpoint.multicaster
 
 
-def _counted(assignment: Assignment, multicaster: Multicaster) -> dict[str, Any]:
+def _multicast_counts(assignment: Assignment, multicaster: Multicaster) -> dict[str, Any]:
     """Return the counts of what was multicast, peers by name."""
-    counted = multicaster.counters().to_json()
-    named = {assignment.peers[peer]: amount for peer, amount in counted["to"].items()}
-    return {**counted, "to": named}
-
-
-def _connect(assignment: Assignment, job: Job, endpoint: ThreadedEndpoint | EpollEndpoint) -> None:
-    """Servers listen; workers connect to them. Without servers everybody listens, and connects to
-    those before it."""
-    addresses = assignment.addresses
-    alone = exchange_kind(job).server is None
-    if alone or assignment.role == "server":
-        endpoint.listen(addresses[job.peer], DATA_PORT)
-    if assignment.role == "worker":
-        earlier = [peer for peer in job.worker_peers() if peer < job.peer]
-        for peer in earlier if alone else job.server_peers():
-            endpoint.connect(peer, addresses[peer], DATA_PORT, CONNECT_S)
+    counts = multicaster.counters().to_json()
+    named = {assignment.peers[peer]: amount for peer, amount in counts["to"].items()}
+    return {**counts, "to": named}
 
 
 def await_start(assignment: Assignment) -> None:
@@ -303,8 +323,7 @@ class NodeProcess:
             self._report(error, f"{type(error).__name__}: {error}")
 
     def _end_traffic(self, message: dict[str, Any]) -> None:
-        """In a thread of its own: the role may still be at work, and links are to be heard of
-        meanwhile."""
+        """In a thread of its own: the role may still work, and links are heard of meanwhile."""
         traffic = self.assignment.traffic if self.assignment is not None else None
         try:
             if traffic is not None and message["part"] == "sources":
@@ -373,80 +392,25 @@ def _connect_to_session(host: str, port: int) -> socket.socket:
             time.sleep(0.1)
 
 
-_BESIDE = 4096
-"""Room for what is not a message of the trace."""
-
-
-def play(assignment: Assignment, part: NodeScript) -> None:
-    """Connect, greet, report ready, wait for t0, play, report done."""
-    endpoint = ThreadedEndpoint(
-        part.peer,
-        part.run,
-        names=assignment.peers,
-        addresses=assignment.addresses,
-        clock=assignment.clock.seconds,
-        silence_s=part.peer_timeout_s,
-        greeting_s=GREETING_S,
-        most_bytes=min(MAX_BODY, part.most_bytes + _BESIDE),
-    )
-    node = assignment.node = HostNode(
-        part.node, part.seed, endpoint, assignment.clock, assignment.record
-    )
-    try:
-        _connect_player(assignment, part, endpoint)
-        player = ReplayRole(node, part)
-        player.prepare()
-        with seldom_collected():
-            assignment.lines.send("ready")
-            await_start(assignment)
-            summary = player.run()
-        node.close()
-        assignment.lines.send(
-            "done",
-            summary=summary,
-            counters=counters(assignment, endpoint),
-            strangers=endpoint.rejected_connections,
-            excuses=endpoint.wait_notice_bytes,
-            endpoint="threads",
-            multicast=None,
-            interface=None,
-        )
-    finally:
-        endpoint.close()
-        node.close()
-
-
-def _connect_player(assignment: Assignment, part: NodeScript, endpoint: ThreadedEndpoint) -> None:
-    """Connect with a script's partners: of two, the one with the lower number listens."""
-    if any(peer > part.peer for peer in part.partners):
-        endpoint.listen(assignment.addresses[part.peer], DATA_PORT)
-    for peer in part.partners:
-        if peer < part.peer:
-            endpoint.connect(peer, assignment.addresses[peer], DATA_PORT, CONNECT_S)
-
-
 def run_flows(message: dict[str, Any]) -> dict[str, int | None]:
     """Send to and receive from the switch until ``stop_at_ns``; sending begins at ``begin_at_ns``.
 
     Returns payload bytes each way, and the least round-trip time to the switch before (µs; None:
     not known).
     """
-    moved = {"up": FlowSent(0), "down": FlowSent(0)}
+    sent, received, stop_at_ns = FlowSent(0), 0, message["stop_at_ns"]
 
     def up() -> None:
-        where = (message["switch"], message["switch_port"], message["stop_at_ns"])
-        moved["up"] = blast(*where, message["begin_at_ns"])
+        nonlocal sent
+        sent = blast(message["switch"], message["switch_port"], stop_at_ns, message["begin_at_ns"])
 
     def down() -> None:
-        moved["down"] = FlowSent(serve(message["address"], DATA_PORT, message["stop_at_ns"]))
+        nonlocal received
+        received = serve(message["address"], DATA_PORT, stop_at_ns)
 
     for task in [HostTask(up), HostTask(down)]:
         task.join()
-    return {
-        "up": moved["up"].bytes,
-        "down": moved["down"].bytes,
-        "least_rtt_us": moved["up"].least_rtt_us,
-    }
+    return {"up": sent.bytes, "down": received, "least_rtt_us": sent.least_rtt_us}
 
 
 if __name__ == "__main__":

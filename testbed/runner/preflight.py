@@ -57,8 +57,7 @@ def check(loaded: Loaded, fabric: str, *, filled: bool = False, processes: int =
 
 
 def _check_open_files(nodes: int, processes: int) -> None:
-    """The agent and this process have files open for every node, and this kernel lets a process
-    have so many."""
+    """Agent and this process open files for every node; the kernel allows so many."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     each = max(FILES_OF_NODE, FILES_OF_PROCESS * (1 + processes))
     needed = FILES + each * nodes
@@ -76,8 +75,7 @@ def _needs_of_outages(timeline: Timeline) -> list[str]:
 
 
 def _check_congestion(wanted: str | None) -> None:
-    """Only root's own processes have the kernel load one; elsewhere the agent's may be one of
-    those."""
+    """The kernel loads one for root's own processes only; the agent may be one of them."""
     if wanted is None or (os.geteuid() != 0 and _can_be_loaded(wanted)):
         return
     require_congestion(wanted)

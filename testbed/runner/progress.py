@@ -19,8 +19,7 @@ from testbed.errors import printable
 
 
 class Remaining:
-    """Time left for runs of ``algorithms`` (a name each, in order), ``processes`` at a time.
-    Seconds of real time."""
+    """Real seconds left for runs of ``algorithms`` (in order), ``processes`` at a time."""
 
     def __init__(self, algorithms: Sequence[str], processes: int = 1) -> None:
         self._algorithms, self._processes = algorithms, processes
@@ -33,18 +32,17 @@ class Remaining:
         """A run begins, alone; ``now``: on the monotonic clock."""
         self._begun = now
 
-    def over(self, place: int, took_s: float | None) -> None:
+    def over(self, index: int, took_s: float | None) -> None:
         """The run at ``place`` has ended."""
-        self._over.add(place)
-        self.took_s[place], self._begun = took_s, None
+        self._over.add(index)
+        self.took_s[index], self._begun = took_s, None
 
     def elapsed_s(self, now: float) -> float | None:
         """Since the run that goes on alone began; None without one."""
         return None if self._begun is None else now - self._begun
 
     def left_s(self, now: float) -> float | None:
-        """Return the time left: each algorithm's mean, of an unknown one the mean of all; None when
-        no run is over."""
+        """Return the time left: each algorithm's mean, or all runs' mean; None: no run is over."""
         known: dict[str, list[float]] = {}
         for name, took_s in zip(self._algorithms, self.took_s, strict=True):
             if took_s is not None:
@@ -54,8 +52,8 @@ class Remaining:
         other = fmean(took_s for several in known.values() for took_s in several)
         needed = [
             fmean(known.get(name, [other]))
-            for place, name in enumerate(self._algorithms)
-            if place not in self._over
+            for index, name in enumerate(self._algorithms)
+            if index not in self._over
         ]
         gone = min(self.elapsed_s(now) or 0.0, needed[0]) if needed else 0.0
         return (sum(needed) - gone) / max(1, min(self._processes, len(needed)))

@@ -9,69 +9,26 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache, partial
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Thread
-from types import TracebackType
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple
 
-from testbed.algorithms import Algorithm
 from testbed.errors import ExperimentError, InputError, Interrupted, NarrowsError
 from testbed.fabric.sim.network import Costs
-from testbed.records.run_directory import RunDirectory, comparison_directory, to_json
-from testbed.runner.comparison import BEGUN, Comparison, Listed, Order, Recorded
+from testbed.records.run_directory import comparison_directory, to_json
+from testbed.runner.comparison import BEGUN, Comparison, Order, Recorded
 from testbed.runner.experiment import Experiment, prepare
 from testbed.runner.progress import Progress
-from testbed.runner.signals import interruptible, machine, only_one, shielded
+from testbed.runner.signals import interruptible, machine, only_one
+from testbed.runner.sim_trial import SimTraining
+from testbed.runner.trial import LinkTrial, TrialPlan
 from testbed.topology import VIRTUAL
 
-__all__ = ["Comparison", "one", "run"]
-
-
-class Performance(Protocol):
-    """One algorithm with one seed: ``shape``, ``run``, and ``conclude`` whatever became of it."""
-
-    def shape(self) -> None:
-        """Bring the links to their state at t0, and write the manifest."""
-        ...
-
-    def run(self) -> None:
-        """Train from t0 to the last node's end. Raises what made it fail."""
-        ...
-
-    def conclude(self) -> dict[str, Any]:
-        """Find the verdict, write the summary, return the run's entry."""
-        ...
-
-
-class TrialBackend(Protocol):
-    """Where trials are carried out, one after the other."""
-
-    def __enter__(self) -> Self:
-        """Make everything that all trials need."""
-        ...
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Remove it again."""
-        ...
-
-    def trial(
-        self, algorithm: Algorithm, seed: int, directory: RunDirectory, progress: Progress
-    ) -> Performance:
-        """One trial, which writes into ``directory``."""
-        ...
-
-    def collect(self, run: RunDirectory) -> None:
-        """Copy what belongs to all trials into the run directory ``run``, which stands alone."""
-        ...
+MakeTrial = Callable[[TrialPlan], LinkTrial]
 
 
 def run(
@@ -106,11 +63,11 @@ def run(
                 _all_at_once(experiment, out, parallel, progress, comparison)
                 return comparison
             progress.say(f"starting {len(experiment.specs)} nodes on the {fabric} fabric")
-            kept = comparison.directory
-            with _stage(
-                experiment, fabric, kept, least, quiet=quiet, keep_failed=keep_failed
-            ) as stage:
-                _in_turn(stage, experiment, out, progress, comparison)
+            trials = _trials(
+                experiment, fabric, comparison.directory, least, quiet=quiet, keep=keep_failed
+            )
+            with trials as make:
+                _in_turn(make, experiment, out, progress, comparison)
     return comparison
 
 
@@ -155,8 +112,7 @@ def _check(experiment: Experiment, fabric: str, parallel: int) -> int:
 
 
 def _check_virtual(experiment: Experiment) -> None:
-    """In virtual time a computation that is measured is one instant, and then the time that it
-    took."""
+    """In virtual time a measured computation is one instant, and then the time it took."""
     row = next((row for row in experiment.algorithms if row.overlap), None)
     if row is not None and experiment.scenario.train.pace is None:
         raise InputError(
@@ -168,37 +124,26 @@ def _check_virtual(experiment: Experiment) -> None:
 
 
 def _in_turn(
-    stage: TrialBackend,
-    experiment: Experiment,
-    out: Path,
-    progress: Progress,
-    comparison: Comparison,
+    make: MakeTrial, experiment: Experiment, out: Path, progress: Progress, comparison: Comparison
 ) -> None:
     steps, count = experiment.scenario.train.stop.steps, len(comparison.order)
-    for place, algorithm, seed in list(comparison.left()):
-        progress.begin(f"{algorithm.name} s{seed}", steps, place + 1, count)
-        one(stage, experiment, algorithm, seed, out, progress, comparison)
-        progress.say(_news(comparison.entry(place), comparison))
+    for index, algorithm, seed in list(comparison.left()):
+        progress.begin(f"{algorithm.name} s{seed}", steps, index + 1, count)
+        plan = TrialPlan.create(experiment, algorithm, seed, out, progress)
+        begin = partial(comparison.begin, plan.directory.path, algorithm, seed)
+        make(plan.for_seed()).carry_out(begin, comparison.conclude)
+        progress.say(_news(comparison.entry(index), comparison))
 
 
-def _stage(
-    experiment: Experiment,
-    fabric: str,
-    directory: Path,
-    least: int,
-    *,
-    quiet: bool,
-    keep_failed: bool,
-) -> TrialBackend:
-    """Imported when it is wanted: virtual time needs nothing of what real links need."""
+def _trials(
+    experiment: Experiment, fabric: str, directory: Path, least: int, *, quiet: bool, keep: bool
+) -> AbstractContextManager[MakeTrial]:
     if fabric == VIRTUAL:
-        from testbed.runner.sim_trial import SimBackend
+        return nullcontext(SimTraining)
+    from testbed.runner.real_links import training_trials  # of which virtual time needs nothing
 
-        return SimBackend(experiment)
-    from testbed.runner.real_links import LinkBackend
-
-    return LinkBackend(
-        experiment, fabric, directory, quiet=quiet, keep_failed=keep_failed, least=least
+    return training_trials(
+        experiment, fabric, directory, quiet=quiet, keep_failed=keep, least=least
     )
 
 
@@ -221,42 +166,6 @@ def _all_at_once(
     for done in side_by_side(tasks, out, parallel):
         comparison.conclude(done.entry, done.took_s)
         progress.say(_news(done.entry, comparison))
-
-
-def one(
-    stage: TrialBackend,
-    experiment: Experiment,
-    algorithm: Algorithm,
-    seed: int,
-    out: Path,
-    progress: Progress,
-    listed: Listed,
-) -> None:
-    """One trial with its directory; a trial that fails leaves its finished records and its entry
-    too."""
-    loaded = experiment.loaded
-    directory = RunDirectory.create(
-        out,
-        scenario_name=loaded.scenario.name,
-        algorithm=algorithm.name,
-        seed=seed,
-        content_hash=loaded.hash,
-    )
-    trial = stage.trial(algorithm, seed, directory, progress)
-    try:
-        trial.shape()
-        listed.begin(directory.path, algorithm, seed)
-        stage.collect(directory)
-    except BaseException:
-        directory.close()  # without a manifest there is nothing to conclude
-        raise
-    try:
-        trial.run()
-    finally:
-        with shielded():
-            listed.conclude(trial.conclude())
-            directory.close()
-            stage.collect(directory)
 
 
 @contextmanager
@@ -306,25 +215,6 @@ class _Outcome(NamedTuple):
     took_s: float
 
 
-class _Unlisted:
-    """Keeps account of a single trial, which somebody else lists."""
-
-    def __init__(self, begun: Path | None) -> None:
-        self.entry: dict[str, Any] | None = None
-        self._begun = begun
-
-    def begin(self, directory: Path, algorithm: Algorithm, seed: int) -> None:
-        """One write, so that lines of several processes do not mix."""
-        if self._begun is not None:
-            said = {"dir": str(directory), "algorithm": algorithm.name, "seed": seed}
-            with self._begun.open("ab", buffering=0) as file:
-                file.write(to_json(said).encode() + b"\n")
-
-    def conclude(self, entry: dict[str, Any]) -> None:
-        """This is it."""
-        self.entry = entry
-
-
 def side_by_side(tasks: Sequence[ParallelTask], out: Path, processes: int) -> Iterator[Finished]:
     """Carry out ``tasks``; yields what became of each, as they come to their end.
 
@@ -334,10 +224,10 @@ def side_by_side(tasks: Sequence[ParallelTask], out: Path, processes: int) -> It
     # a fork would share the threads of libraries, which it does not have
     context = get_context("spawn")
     # a pipe's end needs no lock, which a second signal could leave held
-    told, teller = context.Pipe(duplex=False)
-    pool = ProcessPoolExecutor(processes, context, initializer=_alone, initargs=(told,))
+    receiver, sender = context.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(processes, context, initializer=_alone, initargs=(receiver,))
     try:
-        places = {pool.submit(_trial, task, out): place for place, task in enumerate(tasks)}
+        places = {pool.submit(_trial, task, out): index for index, task in enumerate(tasks)}
         for future in as_completed(places):
             entry, error, took_s = future.result()
             if entry is not None:
@@ -345,19 +235,18 @@ def side_by_side(tasks: Sequence[ParallelTask], out: Path, processes: int) -> It
             if error is not None:
                 raise ExperimentError(error)
     except (Interrupted, GeneratorExit):
-        teller.close()
+        sender.close()
         raise
     finally:
         pool.shutdown(cancel_futures=True)
-        teller.close()
-        told.close()
+        sender.close()
+        receiver.close()
 
 
-def _alone(told: Connection) -> None:
-    """Leave it to the parent what a signal to the whole group means, and end with the parent, or
-    when its pipe ends."""
+def _alone(receiver: Connection) -> None:
+    """Leave signals to the parent, and end with it, or when its pipe ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent, closed = parent_process(), partial(told.poll, None)
+    parent, closed = parent_process(), partial(receiver.poll, None)
     for ended in (closed, parent.join if parent else closed):
         Thread(target=_leave_after, args=(ended,), daemon=True).start()
 
@@ -368,19 +257,25 @@ def _leave_after(ended: Callable[[], object]) -> None:
 
 
 def _trial(task: ParallelTask, out: Path) -> _Outcome:
-    from testbed.runner.progress import Progress
-    from testbed.runner.sim_trial import SimBackend
-
-    began = time.monotonic()
-    experiment = _experiment(task.source, task.algorithm)
-    listed, stage = _Unlisted(task.begun), SimBackend(experiment, task.costs)
+    began, experiment = time.monotonic(), _experiment(task.source, task.algorithm)
     (algorithm,) = experiment.algorithms
+    plan = TrialPlan.create(experiment, algorithm, task.seed, out, Progress(quiet=True))
+    about = {"dir": str(plan.directory.path), "algorithm": algorithm.name, "seed": task.seed}
+
+    def begin() -> None:
+        """One write, so that lines of several processes do not mix."""
+        if task.begun is not None:
+            with task.begun.open("ab", buffering=0) as file:
+                file.write(to_json(about).encode() + b"\n")
+
+    entries: list[dict[str, Any]] = []
     failure = None
     try:
-        one(stage, experiment, algorithm, task.seed, out, Progress(quiet=True), listed)
+        SimTraining(plan.for_seed(), task.costs).carry_out(begin, entries.append)
     except NarrowsError as error:
         failure = str(error)
-    return _Outcome(listed.entry, failure, time.monotonic() - began)
+    entry = entries[0] if entries else None
+    return _Outcome(entry, failure, time.monotonic() - began)
 
 
 @lru_cache(maxsize=1)

@@ -34,15 +34,15 @@ from testbed.user_files import last_line_in
 class LostWorkerBudget:
     """``nodes``: who may be lost, ``many`` of them in all. ``lost``: who has been."""
 
-    def __init__(self, nodes: Collection[str] = (), many: int = 0) -> None:
-        self.nodes, self._many = frozenset(nodes), many
+    def __init__(self, nodes: Collection[str] = (), count: int = 0) -> None:
+        self.nodes, self._count = frozenset(nodes), count
         self.lost: list[str] = []
 
     def lose(self, node: str) -> bool:
         """Count ``node`` as lost if the run can go on without it, too. Return whether it can."""
         if node in self.lost:
             return True
-        if node not in self.nodes or len(self.lost) >= self._many:
+        if node not in self.nodes or len(self.lost) >= self._count:
             return False
         self.lost.append(node)
         return True
@@ -60,7 +60,7 @@ class Session:
     networks: Networks
     places: dict[str, NodePlacement]
     cables: dict[str, Cable]
-    switchboard: ControlServer
+    control: ControlServer
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Session:
         self.killed_ns: dict[str, int] = {}
         """When that was, by the monotonic clock."""
         self.paused: set[str] = set()
-        self.spare = LostWorkerBudget()
+        self.lost_worker_budget = LostWorkerBudget()
         self.specs, self.directory, self.keep_failed = specs, directory, keep_failed
         self.fabric_name = fabric
         self.context = RunContext(
@@ -107,7 +107,7 @@ class Session:
     def __enter__(self) -> Self:
         try:
             self.networks = self.fabric.create(self.specs, self.racks)
-            self.switchboard = self._board = ControlServer(
+            self.control = self._board = ControlServer(
                 self.networks.control_host,
                 CONTROL_PORT,
                 self.context.token,
@@ -116,7 +116,7 @@ class Session:
                 self.networks.control_netns,
             )
             self.places = self.fabric.start()
-            cables = {name: place.cable for name, place in self.places.items()}
+            cables = {name: placement.cable for name, placement in self.places.items()}
             self.cables = {**cables, **self.fabric.racks}
             self.await_all("up", self._staffed, START_S)
         except BaseException as error:
@@ -153,14 +153,17 @@ class Session:
             got = None
             try:
                 self._look()
-                got = self.switchboard.receive(min(left, 0.2))
+                got = self.control.receive(min(left, 0.2))
                 if got is not None and got[1]["type"] == "error":
                     raise Failures.reported(*got)
             except Interrupted:
                 raise
             except NarrowsError as error:
                 node = got[0] if got is not None else None
-                if isinstance(error, NodeLost) and (lost := self.forgive(error, node)) is not None:
+                if (
+                    isinstance(error, NodeLost)
+                    and (lost := self.tolerate_loss(error, node)) is not None
+                ):
                     yield lost.node, {"type": "lost", "reason": lost.reason}
                     continue
                 raise self._cause(error, node) from error
@@ -187,55 +190,58 @@ class Session:
                 take(node, message)
             if message["type"] in (kind, "lost"):
                 missing.discard(node)
-            missing -= set(self.spare.lost)
+            missing -= set(self.lost_worker_budget.lost)
             if not missing:
                 return
         what = _AWAITED.get(kind, kind)
         raise ExperimentError(f"after {timeout_s:g} s not {what}: {', '.join(sorted(missing))}")
 
-    def forgive(self, lost: NodeLost, reporter: str | None = None) -> NodeLost | None:
+    def tolerate_loss(self, lost: NodeLost, reporter: str | None = None) -> NodeLost | None:
         """Go on without a node, if the run can: its processes are ended, so that it does not come
         back half-way.
 
         ``reporter``: the node that misses another; a worker that does is itself what was cut off.
         None: the run cannot.
         """
-        name = lost.node if reporter is None or reporter not in self.spare.nodes else reporter
-        if name not in self.spare.lost and not self.spare.lose(name):
+        name = (
+            lost.node
+            if reporter is None or reporter not in self.lost_worker_budget.nodes
+            else reporter
+        )
+        if name not in self.lost_worker_budget.lost and not self.lost_worker_budget.lose(name):
             return None
-        self.switchboard.dismiss(name)
+        self.control.expect_exit(name)
         self.paused.discard(name)
         self.fabric.kill(name)
         return NodeLost(name, lost.step, self.killed.get(name) or lost.reason)
 
-    def tell(self, node: str, kind: str, **fields: Any) -> None:
+    def send_best_effort(self, node: str, kind: str, **fields: Any) -> None:
         """Send something that may be missed: a node that is gone is noticed by ``messages``."""
         with suppress(NodeLost):
-            self.switchboard.send(node, kind, **fields)
+            self.control.send(node, kind, **fields)
 
     def pause(self, node: str) -> None:
         """Hold a node's processes; its silence is no loss meanwhile."""
         self.paused.add(node)
-        self.switchboard.excuse(node)
+        self.control.pause_liveness(node)
         self.fabric.pause(node)
 
     def resume(self, node: str) -> None:
         """Let a paused node go on."""
-        if node in self.spare.lost:
+        if node in self.lost_worker_budget.lost:
             return
         self.fabric.resume(node)
         if node in self._staffed:
-            self.switchboard.expect(node)
+            self.control.resume_liveness(node)
         self.paused.discard(node)
 
     def kill(self, node: str, time_s: float) -> None:
-        """Kill a node's processes, as the scenario's event at ``time_s`` wants; of a host it is no
-        loss."""
+        """Kill a node's processes, as the event at ``time_s`` wants; of a host it is no loss."""
         self.killed[node] = f"the scenario's event at {time_s:g} s killed it"
         self.killed_ns[node] = time.monotonic_ns()
         self.paused.discard(node)
         if node in self._hosts():
-            self.switchboard.dismiss(node)
+            self.control.expect_exit(node)
         self.fabric.kill(node)
 
     def restart(self, node: str) -> None:
@@ -243,21 +249,21 @@ class Session:
         self.fabric.restart(node)
         self.killed.pop(node, None)
 
-    def revive(self) -> None:
+    def restart_lost_nodes(self) -> None:
         """See to it that every node is there that an earlier run has gone on without."""
-        absent = self._hosts() & set(self.killed) | set(self.spare.lost)
+        absent = self._hosts() & set(self.killed) | set(self.lost_worker_budget.lost)
         for node in absent:
             self.restart(node)
-        self.spare = LostWorkerBudget()
+        self.lost_worker_budget = LostWorkerBudget()
         messages = self.messages(START_S)
-        while missing := (self._hosts() | absent) - set(self.switchboard.connected()):
+        while missing := (self._hosts() | absent) - set(self.control.connected()):
             if next(messages, None) is None:
                 raise ExperimentError(f"not back: {', '.join(sorted(missing))}")
 
     def fail(self, node: str, error: NarrowsError) -> None:
         """Have ``messages`` raise ``error`` as one of ``node``. From any thread."""
         fields = {"message": str(error), "error": type(error).__name__}
-        self.switchboard.post(node, {"type": "error", **fields, "exit_code": error.exit_code})
+        self.control.post(node, {"type": "error", **fields, "exit_code": error.exit_code})
 
     def _hosts(self) -> set[str]:
         return {spec.name for spec in self.specs if spec.role == "host"}
@@ -269,7 +275,7 @@ class Session:
         except NarrowsError:
             return False
         for name in self._staffed:
-            self.tell(name, "keep")
+            self.send_best_effort(name, "keep")
         sys.stderr.write(
             f"testbed: run {self.context.id} is left standing; `testbed clean --all` removes it\n"
         )
@@ -290,7 +296,7 @@ class Session:
         give_up = time.monotonic() + 1.0
         while time.monotonic() < give_up:
             try:
-                got = self.switchboard.receive(0.1)
+                got = self.control.receive(0.1)
                 if got is not None and got[1]["type"] == "error":
                     failures.add(Failures.reported(*got), reporter=got[0])
             except NarrowsError as error:
@@ -307,7 +313,10 @@ class Session:
         return [
             NodeLost(name, None, self.killed.get(name) or f"{how}{self._last_words(name)}")
             for name, how in self.fabric.dead().items()
-            if not ((name in self.killed and name in self._hosts()) or name in self.spare.lost)
+            if not (
+                (name in self.killed and name in self._hosts())
+                or name in self.lost_worker_budget.lost
+            )
         ]
 
     def _last_words(self, name: str) -> str:

@@ -33,8 +33,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """The first signal raises Interrupted; later ones are ignored, so that cleaning up is not cut
-    short."""
+    """The first signal raises Interrupted; later ones are ignored while cleaning up."""
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
         for each in _SIGNALS:
@@ -118,8 +117,7 @@ def only_one(directory: Path) -> Iterator[None]:
 
 
 def _opened() -> int:
-    """The file that is locked. Raises MachineError where somebody has put something else in its
-    place."""
+    """The file that is locked. Raises MachineError where something else is in its place."""
     path = _path()
     # Not to be created here: of a file that is another user's, systems refuse that in shared
     # folders.
@@ -134,8 +132,7 @@ def _opened() -> int:
 
 
 def _locked(descriptor: int) -> bool:
-    """Lock the open file if nobody else has it, without waiting; False if somebody has. Closing it
-    unlocks it."""
+    """Lock the open file without waiting; False if somebody has it. Closing unlocks it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -144,8 +141,7 @@ def _locked(descriptor: int) -> bool:
 
 
 def _holder(descriptor: int) -> str:
-    """The process that has locked the open file, in words, as far as this user may know it: any
-    user can hold it."""
+    """The process that has locked the open file, in words, as far as this user may know."""
     inode = os.fstat(descriptor).st_ino
     with suppress(OSError, KeyError, ValueError):
         for row in Path("/proc/locks").read_text().splitlines():
@@ -180,8 +176,7 @@ def seldom_collected() -> Iterator[None]:
 
 @cache
 def _set_aside(modules: int) -> None:
-    """Have collections pass over what was there when so many modules were imported: to look through
-    them takes 0.3 s."""
+    """Have collections pass over what these modules made: looking through takes 0.3 s."""
     del modules
     gc.freeze()
 
@@ -190,8 +185,7 @@ _BY_EXIT_CODE: dict[int, type[NarrowsError]] = {
     InputError.exit_code: InputError,
     MachineError.exit_code: MachineError,
 }
-"""Errors keyed by exit code: a fault of the input or of its machine that a node reports is no
-failed experiment."""
+"""Errors by exit code: a node may report a fault of the input, or of its machine."""
 
 
 class Failures:
@@ -206,8 +200,7 @@ class Failures:
     def add(
         self, error: NarrowsError, *, certain: bool = False, reporter: str | None = None
     ) -> None:
-        """Take in one more; ``certain``: the fabric saw the process end; ``reporter``: the node
-        that says it."""
+        """Take one more; ``certain``: the fabric saw the end; ``reporter``: who says it."""
         hearsay = isinstance(error, NodeLost) and error.hearsay
         self._ranked.append((0 if certain else 2 if hearsay else 1, error))
         self._reporters.add(reporter)
@@ -218,15 +211,15 @@ class Failures:
 
         Of a lost node, others may know in what phase they missed it.
         """
-        first = [item for item in self._ranked if not self._told(item[1])] or self._ranked
-        found = min(first, key=lambda item: item[0])[1]
-        if not isinstance(found, NodeLost) or found.phase is not None:
-            return found
+        first = [item for item in self._ranked if not self._has_reported(item[1])] or self._ranked
+        cause = min(first, key=lambda item: item[0])[1]
+        if not isinstance(cause, NodeLost) or cause.phase is not None:
+            return cause
         lost = [error for _, error in self._ranked if isinstance(error, NodeLost)]
-        told = next((e for e in lost if e.node == found.node and e.phase is not None), None)
-        return found if told is None else found.during(told.step or 0, str(told.phase))
+        other = next((e for e in lost if e.node == cause.node and e.phase is not None), None)
+        return cause if other is None else cause.during(other.step or 0, str(other.phase))
 
-    def _told(self, error: NarrowsError) -> bool:
+    def _has_reported(self, error: NarrowsError) -> bool:
         """Return True when the node that is said to be lost has reported something itself."""
         return isinstance(error, NodeLost) and error.hearsay and error.node in self._reporters
 
@@ -247,8 +240,7 @@ class Failures:
 
 
 def located(lost: NodeLost, steps: Mapping[str, int]) -> NodeLost:
-    """The same loss with the step that the node was at; ``steps``: the last that each has
-    finished."""
+    """The same loss with the step that the node was at; ``steps``: the last finished ones."""
     if lost.step is not None:
         return lost
     step = steps.get(lost.node, 0) + 1

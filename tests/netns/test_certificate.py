@@ -57,7 +57,7 @@ def certify(
     def run(tamper: Tamper | None) -> tuple[dict[str, Any], Path]:
         sessions: list[Session] = []
         threads: list[threading.Thread] = []
-        fill = replaying.fill
+        perform = replaying.LinkReplayTrial._perform
 
         class Watch(HostWatch):
             """Begins to tamper when the watching begins, at t0."""
@@ -72,11 +72,11 @@ def certify(
                     threads.append(threading.Thread(target=tamper, args=(sessions[0], until)))
                     threads[0].start()
 
-        def fill_with_session(session: Session, *arguments: Any) -> Any:
-            sessions.append(session)
-            return fill(session, *arguments)
+        def perform_with_session(trial: replaying.LinkReplayTrial) -> None:
+            sessions.append(trial.session)
+            perform(trial)
 
-        monkeypatch.setattr(replaying, "fill", fill_with_session)
+        monkeypatch.setattr(replaying.LinkReplayTrial, "_perform", perform_with_session)
         monkeypatch.setattr(replaying, "HostWatch", Watch)
         done = replaying.replay(
             load(path), "netns", tmp_path, SECONDS, quiet=True, keep_failed=False

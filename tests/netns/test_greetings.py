@@ -117,5 +117,5 @@ def test_nobody_takes_a_nodes_place_on_the_control_network(
     with session:
         posing.join(20.0)
         assert not posing.is_alive() and not heard
-        assert session.switchboard.connected() == ["server", "worker-0", "worker-1"]
-        assert session.switchboard.strangers == 1
+        assert session.control.connected() == ["server", "worker-0", "worker-1"]
+        assert session.control.strangers == 1

@@ -160,7 +160,7 @@ def read(message: dict[str, Any]) -> None:
 
 
 def _forget(board: ControlServer) -> None:
-    board.dismiss(NODE)
+    board.expect_exit(NODE)
     give_up = time.monotonic() + SOON_S
     while any("_listen" in thread.name for thread in threading.enumerate()):
         assert time.monotonic() < give_up

@@ -8,15 +8,10 @@ from pathlib import Path
 import pytest
 from golden_rehouse import GOLDEN, recorded
 
-from testbed.links.tc import parameters
-
 
 @pytest.fixture(scope="module")
 def now(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, dict[str, str]]]:
-    """As when it was recorded, bursts of links are 0.5 ms long."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parameters, "_BURST_S", 0.5e-3)
-        return recorded(tmp_path_factory.mktemp("golden"))
+    return recorded(tmp_path_factory.mktemp("golden"))
 
 
 @pytest.mark.parametrize("kind", ["runs", "texts"])

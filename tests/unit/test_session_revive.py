@@ -24,7 +24,7 @@ def without(gone: list[str], back: set[str]) -> tuple[Any, list[str]]:
     session: Any = object.__new__(Session)
     started: list[str] = []
     there = {spec.name for spec in HOSTS} - set(gone)
-    session.specs, session.spare, session._looked = HOSTS, LostWorkerBudget(), 0.0
+    session.specs, session.lost_worker_budget, session._looked = HOSTS, LostWorkerBudget(), 0.0
     session.killed = dict.fromkeys(gone, "the scenario's event at 1 s killed it")
 
     def receive(patience_s: float) -> tuple[str, dict[str, Any]] | None:
@@ -37,13 +37,13 @@ def without(gone: list[str], back: set[str]) -> tuple[Any, list[str]]:
 
     agent = SimpleNamespace(alive=lambda: True)
     session.fabric = SimpleNamespace(restart=started.append, dead=dict, agent=agent)
-    session.switchboard = SimpleNamespace(receive=receive, connected=lambda: sorted(there))
+    session.control = SimpleNamespace(receive=receive, connected=lambda: sorted(there))
     return session, started
 
 
 def test_hosts_that_were_killed_are_started_again() -> None:
     session, started = without(["noise-0", "noise-2"], {"noise-0", "noise-2"})
-    session.revive()
+    session.restart_lost_nodes()
     assert sorted(started) == ["noise-0", "noise-2"]
     assert session.killed == {}
 
@@ -53,7 +53,7 @@ def test_who_does_not_come_back_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
     session, started = without(["noise-0", "noise-2"], {"noise-0"})
     began = time.monotonic()
     with pytest.raises(ExperimentError, match=r"^not back: noise-2$"):
-        session.revive()
+        session.restart_lost_nodes()
     assert time.monotonic() - began >= 0.5
     assert sorted(started) == ["noise-0", "noise-2"]
 
@@ -62,13 +62,13 @@ def test_nodes_whose_pause_outlasts_the_run_go_on_at_its_end() -> None:
     frozen, silent = set[str](), set[str]()
     written: Queue[dict[str, Any]] = Queue()
     session: Any = object.__new__(Session)
-    session.paused, session.spare, session._staffed = (
+    session.paused, session.lost_worker_budget, session._staffed = (
         set(),
         LostWorkerBudget(),
         ["worker-0", "worker-1"],
     )
     session.fabric = SimpleNamespace(pause=frozen.add, resume=frozen.remove)
-    session.switchboard = SimpleNamespace(excuse=silent.add, expect=silent.remove)
+    session.control = SimpleNamespace(pause_liveness=silent.add, resume_liveness=silent.remove)
     nodes = ("worker-0", "worker-1")
     changes = [NodeChange(0.0, node, "pause") for node in nodes]
     changes += [NodeChange(1e6, node, "resume") for node in nodes]

@@ -42,8 +42,8 @@ class Rig:
             link, _, direction = name.rpartition("_")
             shapes[LinkDirection(link, direction)] = given  # type: ignore[arg-type]
         self.clock = VirtualClock()
-        self.board = LinkArrays(shapes, racks or {})
-        self.flows = Flows(self.clock, self.board, seed)
+        self.links = LinkArrays(shapes, racks or {})
+        self.flows = Flows(self.clock, self.links, seed)
         self.ended: dict[str, float] = {}
 
     def send(
@@ -55,7 +55,10 @@ class Rig:
             self.ended[source] = self.clock.now
 
         flow = SimFlow(
-            self.board.way(source, "server"), packets * PACKET_BITS, done, memory or WindowMemory()
+            self.links.route(source, "server"),
+            packets * PACKET_BITS,
+            done,
+            memory or WindowMemory(),
         )
         self.clock.at(at_s, lambda: self.flows.begin(flow))
 
@@ -70,8 +73,8 @@ class Rig:
 
     def carried(self, link: str = "server", direction: str = "down") -> float:
         """Packets that a direction has carried."""
-        number = self.board.number[LinkDirection(link, direction)]  # type: ignore[arg-type]
-        return float(self.board.carried_bits[number]) / PACKET_BITS
+        number = self.links.number[LinkDirection(link, direction)]  # type: ignore[arg-type]
+        return float(self.links.delivered_bits[number]) / PACKET_BITS
 
 
 def test_two_share_a_link() -> None:
@@ -146,10 +149,10 @@ def test_bulk_traffic_fills_the_queue_and_never_more() -> None:
     rig = Rig(shape(1000, queue=50))
     rig.send("a", 1e9)
     rig.run(30.0)
-    number = rig.board.number[LinkDirection("server", "down")]
+    number = rig.links.number[LinkDirection("server", "down")]
     assert rig.carried() == pytest.approx(30_000, rel=0.001)
-    assert rig.board.drops[number] > 0
-    assert rig.board.largest_bits[number] == pytest.approx(50 * PACKET_BITS, rel=0.1)
+    assert rig.links.drops[number] > 0
+    assert rig.links.largest_bits[number] == pytest.approx(50 * PACKET_BITS, rel=0.1)
 
 
 def test_a_message_beside_bulk_traffic_waits_in_its_queue() -> None:
@@ -165,7 +168,7 @@ def test_a_message_beside_bulk_traffic_waits_in_its_queue() -> None:
 def test_datagrams_take_their_rate_from_others() -> None:
     rig = Rig(shape(1000))
     rig.send("a", 1e9)
-    flow = SimFlow(rig.board.way("b", "server"), 1e15, lambda _: None, None, 300 * PACKET_BITS)
+    flow = SimFlow(rig.links.route("b", "server"), 1e15, lambda _: None, None, 300 * PACKET_BITS)
     rig.clock.at(0.0, lambda: rig.flows.begin(flow))
     rig.run(10.0)
     assert rig.carried("b", "up") == pytest.approx(3000)
@@ -178,7 +181,7 @@ def test_a_rack_is_shared_by_what_leaves_it() -> None:
     rig.send("a", 500)
     rig.send("b", 500)
     assert rig.run() == pytest.approx({"a": 2.0, "b": 2.0})
-    assert rig.board.way("a", "b").there[2] == rig.board.free
+    assert rig.links.route("a", "b").forward[2] == rig.links.null_link
 
 
 def test_loss_costs_time_and_repeats_with_its_seed() -> None:
@@ -186,7 +189,7 @@ def test_loss_costs_time_and_repeats_with_its_seed() -> None:
         rig = Rig(shape(1000, delay_ns=5_000_000, loss=loss), seed)
         rig.send("a", 4000)
         return rig.run()["a"], int(
-            rig.board.drops[rig.board.number[LinkDirection("server", "down")]]
+            rig.links.drops[rig.links.number[LinkDirection("server", "down")]]
         )
 
     (clean, none), (lossy, lost) = took(0.0), took(0.01)
@@ -208,12 +211,12 @@ def test_a_link_that_lost_packets_for_a_while_loses_none_afterwards() -> None:
 
 def test_a_flow_can_be_ended() -> None:
     rig = Rig(shape(1000))
-    flow = SimFlow(rig.board.way("a", "server"), 1e15, lambda _: None)
+    flow = SimFlow(rig.links.route("a", "server"), 1e15, lambda _: None)
     sent: list[float] = []
     rig.clock.at(0.0, lambda: rig.flows.begin(flow))
     rig.clock.at(2.0, lambda: sent.append(rig.flows.end(flow)))
     rig.send("b", 10, at_s=3.0)
     rig.run(10.0)
     assert sent == pytest.approx([2000 * PACKET_BITS])
-    assert rig.flows.many == 0 and rig.ended["b"] == pytest.approx(3.01)
+    assert rig.flows.count == 0 and rig.ended["b"] == pytest.approx(3.01)
     assert inf > rig.carried("a", "up") == pytest.approx(2000)

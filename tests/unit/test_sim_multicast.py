@@ -80,7 +80,7 @@ def test_links_of_non_members_carry_nothing() -> None:
         assert found[name][0].sender == sender
         assert found[name][0].arrived_s == pytest.approx(BITS / RATE, abs=1.01 * PACKET_S)
     used = {("n0", "up"), ("n1", "down"), ("n2", "down"), ("n3", "up"), ("n4", "down")}
-    for link, direction in rig.net.board.ends:
+    for link, direction in rig.net.links.ends:
         expected = BITS if (link, direction) in used else 0.0
         assert rig.carried(link, direction) == pytest.approx(expected, abs=1)
 
@@ -117,7 +117,7 @@ def test_one_copy_leaves_a_rack_and_one_enters_each_rack_with_members() -> None:
     assert found["take3"][0].arrived_s == pytest.approx(BITS / RATE, abs=3.01 * PACKET_S)
     used = {("n0", "up"), ("n1", "down"), ("n2", "down"), ("n3", "down")}
     used |= {("east", "up"), ("west", "down")}
-    for link, direction in rig.net.board.ends:
+    for link, direction in rig.net.links.ends:
         expected = BITS if (link, direction) in used else 0.0
         assert rig.carried(link, direction) == pytest.approx(expected, abs=1)
 

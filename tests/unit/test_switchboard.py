@@ -85,7 +85,7 @@ def test_a_sign_of_life_is_heard(board: ControlServer, clock: Clock) -> None:
     lines = node(board, "worker-0")
     pass_time(board, clock, SILENCE_S - 0.1)
     lines.send("alive")
-    eventually(lambda: board._heard["worker-0"] == clock.now_s)
+    eventually(lambda: board._last_heard_s["worker-0"] == clock.now_s)
     pass_time(board, clock, SILENCE_S - 0.1)
     lines.close()
 
@@ -151,9 +151,9 @@ def test_a_long_line_arrives_at_a_node_that_reads_late(board: ControlServer, clo
 
 def test_a_paused_node_is_excused_until_it_goes_on(board: ControlServer, clock: Clock) -> None:
     lines = node(board, "worker-0")
-    board.excuse("worker-0")
+    board.pause_liveness("worker-0")
     pass_time(board, clock, 10 * SILENCE_S)
-    board.expect("worker-0")
+    board.resume_liveness("worker-0")
     pass_time(board, clock, SILENCE_S - 0.1)
     with pytest.raises(NodeLost, match="no sign of life"):
         pass_time(board, clock, 0.2)
@@ -162,7 +162,7 @@ def test_a_paused_node_is_excused_until_it_goes_on(board: ControlServer, clock: 
 
 def test_a_dismissed_node_may_go_and_come_back(board: ControlServer, clock: Clock) -> None:
     first = node(board, "noise-0")
-    board.dismiss("noise-0")
+    board.expect_exit("noise-0")
     first.close()
     eventually(lambda: not any("_listen" in thread.name for thread in threading.enumerate()))
     pass_time(board, clock, 10 * SILENCE_S)
@@ -178,7 +178,7 @@ def test_a_dismissed_node_may_go_and_come_back(board: ControlServer, clock: Cloc
 
 def test_a_dismissed_node_is_not_sent_away_for_what_it_still_says(board: ControlServer) -> None:
     first = node(board, "noise-0", started=False)
-    board.dismiss("noise-0")
+    board.expect_exit("noise-0")
     for _ in range(3):
         first.send("alive")
     first.send("up")
@@ -218,7 +218,7 @@ def test_nodes_are_not_read_while_too_much_waits(
     assert saying.is_alive() and board._inbox.qsize() <= 100
     clock.now_s += 2 * SILENCE_S
     until = time.monotonic() + 5
-    while board._heard["worker-0"] < clock.now_s and time.monotonic() < until:
+    while board._last_heard_s["worker-0"] < clock.now_s and time.monotonic() < until:
         time.sleep(0.01)
     got = [board.receive(5.0) for _ in range(count)]
     assert [message["event"]["step"] for _, message in filter(None, got)] == list(range(count))

@@ -62,5 +62,5 @@ class Rig:
         """Bits that a direction has carried."""
         self.net.flows.advance()
         return float(
-            self.net.board.carried_bits[self.net.board.number[LinkDirection(link, direction)]]
+            self.net.links.delivered_bits[self.net.links.number[LinkDirection(link, direction)]]
         )  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 from typing import Any, Literal
@@ -29,15 +29,15 @@ from testbed.bench.results import (
     rate_at,
 )
 from testbed.errors import ExperimentError
-from testbed.fidelity.evidence import CheckResult
+from testbed.fidelity.evidence import CheckResult, gather
 from testbed.fidelity.link_checks import run_checks
 from testbed.fidelity.reference import RequestedLinks
 from testbed.fidelity.verdict import Verdict, judge_filled
 from testbed.links.agent.client import LinkReport
 from testbed.links.tc.parameters import CLASS_MINOR, LEAVES, QUANTUM_BYTES, ROOT, burst_bytes
+from testbed.records.intervals import IntervalSet
 from testbed.records.link_log import LinkLog
 from testbed.records.manifest import THRESHOLDS
-from testbed.runner.link_replay import filled_evidence
 from testbed.runner.node_events import HostWatch
 from testbed.runner.session import backlog_drops
 from testbed.scenario.expand import DIRECTIONS
@@ -302,7 +302,16 @@ def session(
     requested = RequestedLinks(
         initial_states(histories), [change for change in changes if change.time_s < seconds]
     )
-    evidence = filled_evidence(report, LinkLog(records), requested, seconds, prepared, dropped)
+    evidence = gather(
+        report.to_json()["links"],
+        LinkLog(records),
+        requested,
+        seconds=seconds,
+        processors=os.cpu_count() or 1,
+        under_way=IntervalSet([(0.0, seconds)]),
+        held=prepared["links"],
+    )
+    evidence = replace(evidence, foreign_drops={"the host's receive backlog": dropped})
     return Judged(report, run_checks(evidence, THRESHOLDS), judge_filled(evidence))
 
 

@@ -26,8 +26,7 @@ class Deadlock(ExperimentError):
 
 
 class Activity:
-    """One thread of control on a virtual clock (``testbed.node.NodeTask``). ``owner``: who can be
-    held."""
+    """One thread of control on a virtual clock (``node.NodeTask``). ``owner``: who can be held."""
 
     def __init__(
         self, clock: VirtualClock, name: str, body: Callable[[], Any], owner: str = ""
@@ -89,7 +88,7 @@ class VirtualClock:
         self._missing: set[Activity] = set()
         self._killed: set[str] = set()
         self._lost: set[Activity] = set()
-        self._held: dict[str, list[tuple[int, Activity]]] = {}
+        self._missed: dict[str, list[tuple[int, Activity]]] = {}
         self._current: Activity | None = None
         self._hub: greenlet | None = None
         self._over = False
@@ -168,11 +167,10 @@ class VirtualClock:
 
     def hold(self, owner: str) -> None:
         """From now on no activity of ``owner`` gets its turn."""
-        self._held.setdefault(owner, [])
+        self._missed.setdefault(owner, [])
 
     def kill(self, owner: str) -> None:
-        """From now on no activity of ``owner`` gets its turn, and nobody waits for the end of
-        it."""
+        """From now on no activity of ``owner`` gets its turn, and nobody waits for its end."""
         self.hold(owner)
         self._killed.add(owner)
         self._lost |= {activity for activity in self._missing if activity.owner == owner}
@@ -186,7 +184,7 @@ class VirtualClock:
         """Let ``owner``'s activities do now what they have missed since ``hold``."""
         if owner in self._killed:
             return
-        for turn, activity in self._held.pop(owner, []):
+        for turn, activity in self._missed.pop(owner, []):
             self._push(self.now, turn, activity)
 
     def _alarm(self, activity: Activity) -> None:
@@ -214,8 +212,8 @@ class VirtualClock:
             action(*given)
         elif turn != action.turn or action.ended:
             pass
-        elif action.owner in self._held:
-            self._held[action.owner].append((turn, action))
+        elif action.owner in self._missed:
+            self._missed[action.owner].append((turn, action))
         else:
             action.turn += 1
             action.until_s = inf
@@ -235,10 +233,10 @@ class VirtualClock:
         return activity
 
     def _waiting(self) -> str:
-        found = ((a.name, a.waits_for) for a in self._activities)
+        waits = ((a.name, a.waits_for) for a in self._activities)
         return "; ".join(
             f"{name} waits for {what if isinstance(what, str) else f't = {what:.6f} s'}"
-            for name, what in found
+            for name, what in waits
         )
 
     def _unwind(self) -> None:
@@ -292,3 +290,24 @@ class VirtualQueue(Generic[T]):
             self._waiters.remove(waiter)
             raise TimeoutError(f"nothing came for {timeout} s")
         return waiter.items[0]
+
+
+class Countdown:
+    """Wakes whoever waits, for ``reason``, once ``count_down`` has been called ``left`` times."""
+
+    def __init__(self, clock: VirtualClock, left: int, reason: str) -> None:
+        self.left, self._clock, self._reason = left, clock, reason
+        self._waiting: list[Activity] = []
+
+    def count_down(self) -> None:
+        """Count one. May be called by an activity or by an action of the clock."""
+        self.left -= 1
+        if not self.left:
+            for activity in self._waiting:
+                self._clock.wake(activity)
+
+    def wait(self) -> None:
+        """Wait until all are counted."""
+        if self.left:
+            self._waiting.append(self._clock.current())
+            self._clock.wait(self._reason)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from math import ceil, inf
 
 from testbed.errors import NodeLost
-from testbed.fabric.sim.clock import Activity, VirtualClock, VirtualQueue
+from testbed.fabric.sim.clock import Countdown, VirtualQueue
 from testbed.fabric.sim.flows import ROUND_TRIP_S
 from testbed.fabric.sim.link_state import PACKET_BITS
 from testbed.fabric.sim.network import Attached, VirtualNetwork
@@ -29,14 +29,13 @@ _PIECES = 2
 
 @dataclass(slots=True)
 class _Outgoing:
-    """A message on its way out: ``to_go`` of its ``size`` bytes are not yet, ``first_s``: when its
-    first packet arrives."""
+    """A message whose last ``to_go`` bytes have not left; ``first_s``: its first packet arrives."""
 
     message: Message
     size: int
     left: Callable[[], None] | None
     sent_s: float
-    place: int
+    position: int
     to_go: int
     first_s: float | None = None
 
@@ -55,11 +54,11 @@ class Connection:
         unsent_bytes: int | None = None,
     ) -> None:
         self._network, self._sink = network, sink
-        self.way = network.board.way(source.name, sink.name)
+        self.route = network.links.route(source.name, sink.name)
         self._memory = WindowMemory()
         self._waiting: deque[_Outgoing] = deque()
         self._room, self._unsent, self._piece = unsent_bytes, 0, 0
-        self._held: list[Callable[[], None]] = []
+        self._awaiting_room: list[Callable[[], None]] = []
         self._entered = self._arrived = 0
         """How many messages have been sent, and how many of these have come."""
         self._early: dict[int, tuple[Message, int, float, float, float]] = {}
@@ -73,11 +72,11 @@ class Connection:
         ``left`` is called when its last byte has left; or when no more than ``unsent_bytes`` are
         left, if there are any such.
         """
-        now_s, place = self._network.clock.now, self.enter()
+        now_s, position = self._network.clock.now, self.enter()
         if self._room is not None and left is not None:
-            self._held.append(left)
+            self._awaiting_room.append(left)
             left = None
-        self._waiting.append(_Outgoing(message, size, left, now_s, place, size))
+        self._waiting.append(_Outgoing(message, size, left, now_s, position, size))
         if len(self._waiting) == 1:
             self._begin()
         self._unsent += size
@@ -90,17 +89,16 @@ class Connection:
 
     def arrive(
         self,
-        place: int,
+        position: int,
         message: Message,
         size: int,
         sent_s: float,
         first_s: float,
         arrived_s: float,
     ) -> None:
-        """The message at ``place`` will have come then; all that were sent before it are taken
-        first."""
-        if place > self._arrived:
-            self._early[place] = message, size, sent_s, first_s, arrived_s
+        """The message at ``position`` will have come then; all that were sent before go first."""
+        if position > self._arrived:
+            self._early[position] = message, size, sent_s, first_s, arrived_s
             return
         self._take(message, size, sent_s, first_s, arrived_s)
         while self._arrived in self._early:
@@ -121,7 +119,7 @@ class Connection:
             segments = max(1, self._room // _PIECES // SEGMENT_BYTES)
             self._piece = min(to_go, segments * SEGMENT_BYTES)
         bits = 8.0 * wire_bytes(self._piece)
-        self._network.flows.begin(SimFlow(self.way, bits, self._left, self._memory))
+        self._network.flows.begin(SimFlow(self.route, bits, self._left, self._memory))
 
     def _left(self, flow: SimFlow) -> None:
         first_s, arrived_s = self._network.passage(flow)
@@ -131,7 +129,7 @@ class Connection:
         self._unsent -= self._piece
         if not out.to_go:
             self._waiting.popleft()
-            self.arrive(out.place, out.message, out.size, out.sent_s, out.first_s, arrived_s)
+            self.arrive(out.position, out.message, out.size, out.sent_s, out.first_s, arrived_s)
             if out.left is not None:
                 out.left()
         if self._waiting:
@@ -140,13 +138,12 @@ class Connection:
 
     def _release(self) -> None:
         """Whoever waits for room, if there is some."""
-        while self._held and self._room is not None and self._unsent <= self._room:
-            self._held.pop(0)()
+        while self._awaiting_room and self._room is not None and self._unsent <= self._room:
+            self._awaiting_room.pop(0)()
 
 
 _HEADER_BYTES = 42 + 20
-"""Header bytes of a packet: Ethernet 14, IPv4 20, UDP 8, and 20 that say which part of which
-message it is."""
+"""Header bytes of a packet: Ethernet 14, IPv4 20, UDP 8, and 20 of the multicast itself."""
 _PAYLOAD_BYTES = FRAME_BYTES - _HEADER_BYTES
 
 
@@ -169,8 +166,7 @@ class Multicasts:
         left: Callable[[], None] | None,
         members: Sequence[Connection],
     ) -> None:
-        """Send a frame of ``size`` bytes to all ``members`` as one copy; ``left``: see
-        ``Connection.send``."""
+        """Send a frame to all ``members`` as one copy; ``left``: see ``Connection.send``."""
         self._waiting.append(_Delivery(self._network, message, size, left, members))
         if len(self._waiting) == 1:
             self._begin()
@@ -188,10 +184,9 @@ class Multicasts:
 
 @dataclass(slots=True)
 class _Share:
-    """The part of a message that one member has. ``place``: position of the message among all that
-    it is sent."""
+    """One member's part of a message. ``position``: the message's position among all sent to it."""
 
-    place: int
+    position: int
     missing: int = 0
     """Flows of which it needs something: all that was sent first, and repairs."""
     first_s: float = inf
@@ -214,8 +209,7 @@ class _Delivery:
         self._shares = {member: _Share(member.enter()) for member in members}
 
     def begin(self, left: Callable[[], None]) -> None:
-        """Send all of it to everybody; ``left`` is called when it has been sent, whatever was
-        lost."""
+        """Send all of it to everybody; ``left`` is called when it is sent, whatever was lost."""
         members = list(self._shares)
         self._expect(members)
         self._send(members, 8.0 * packet_bytes(self._frame[1]), left)
@@ -231,8 +225,8 @@ class _Delivery:
             self._come(flow, members)
             left()
 
-        tree = self._network.board.tree(member.way for member in members)
-        legs = [SimFlow(member.way, bits, sent, None) for member in members]
+        tree = self._network.links.tree(member.route for member in members)
+        legs = [SimFlow(member.route, bits, sent, None) for member in members]
         self._network.flows.begin(SimFlow(tree, bits, sent, None, FAIR_SHARE, legs=legs))
 
     def _come(self, flow: SimFlow, members: Sequence[Connection]) -> None:
@@ -246,38 +240,33 @@ class _Delivery:
             share.first_s = min(share.first_s, first_s)
             share.arrived_s = max(share.arrived_s, arrived_s)
             if not share.missing:
-                member.arrive(share.place, *self._frame, share.first_s, share.arrived_s)
+                member.arrive(share.position, *self._frame, share.first_s, share.arrived_s)
 
     def _repair(self, flow: SimFlow, members: Sequence[Connection]) -> None:
-        """Send again what links have lost of ``flow``, a round trip after the last of it was
-        lost."""
+        """Send again what links have lost of ``flow``, a round trip after the last loss."""
         network, losses = self._network, self._network.flows.losses
         took_s, packets = network.clock.now - flow.start_s, ceil(flow.bits / PACKET_BITS)
-        for link in flow.way.there if network.board.impaired else ():
+        for link in flow.route.forward if network.links.impaired else ():
             if not (lost := losses.on_link(link, packets)):
                 continue
-            behind = [member for member in members if link in member.way.there]
+            behind = [member for member in members if link in member.route.forward]
             self._expect(behind)
-            trip_s = max(network.board.round_trip_s(member.way) for member in behind)
+            trip_s = max(network.links.round_trip_s(member.route) for member in behind)
             lost_s = flow.start_s + took_s * losses.last_of(link, lost)
             again_s = lost_s + ROUND_TRIP_S + trip_s
             network.clock.at(again_s, self._send, behind, lost * PACKET_BITS)
 
 
+_LEAVING = "its message to leave"
 HANDED_OVER_BYTES = 4 << 20
 """Bytes that a host's network stack takes from a sender at once (``tcp_wmem`` of nodes)."""
 
 
 class VirtualEndpoint:
-    """A node's place on the network. What is sent is copied, as a network would: buffers can be
-    used again."""
+    """A node's place on the network. What is sent is copied: buffers can be used again."""
 
     def __init__(
-        self,
-        network: VirtualNetwork,
-        number: int,
-        name: str,
-        unsent_bytes: int | None = None,
+        self, network: VirtualNetwork, number: int, name: str, unsent_bytes: int | None = None
     ) -> None:
         self.name, self.network, self._number = name, network, number
         self._unsent_bytes = unsent_bytes
@@ -289,7 +278,7 @@ class VirtualEndpoint:
         self.groups: list[frozenset[int]] = []
         self._multicasts = Multicasts(network)
         self._free_s = 0.0
-        self._down = network.board.number[LinkDirection(name, "down")]
+        self._down = network.links.number[LinkDirection(name, "down")]
         self.sent: dict[int, int] = {}
         self.received: dict[int, int] = {}
         """Frame bytes by peer."""
@@ -303,30 +292,28 @@ class VirtualEndpoint:
         size, cost_s = self.frame_bytes(message), self.network.costs.send_s
         numbers = list(destinations)
         waits = size > HANDED_OVER_BYTES or self._unsent_bytes is not None
-        left = _Countdown(self._clock, len(numbers)) if waits else None
-        told = None if left is None else left.one
+        left = Countdown(self._clock, len(numbers), _LEAVING) if waits else None
+        on_left = None if left is None else left.count_down
         begun_s = self._clock.now
-        for place, number in enumerate(numbers, 1):
+        for count, number in enumerate(numbers, 1):
             connection = self._connection(number)
             self.sent[number] = self.sent.get(number, 0) + size
-            if place < len(numbers) and cost_s:
-                at_s = begun_s + place * cost_s
-                self._clock.at(at_s, connection.send, message, size, told)
+            if count < len(numbers) and cost_s:
+                at_s = begun_s + count * cost_s
+                self._clock.at(at_s, connection.send, message, size, on_left)
             else:
-                self._clock.sleep_until(begun_s + place * cost_s)
-                connection.send(message, size, told)
+                self._clock.sleep_until(begun_s + count * cost_s)
+                connection.send(message, size, on_left)
         if left is not None:
             left.wait()
         return size * len(numbers)
 
     def form_groups(self, groups: Sequence[frozenset[int]]) -> None:
-        """From now on messages can be multicast to these sets of peers, by their numbers in this
-        order."""
+        """From now on messages can be multicast to these sets of peer numbers, in this order."""
         self.groups = list(groups)
 
     def multicast(self, group: int, message: Message) -> int:
-        """To all of a group side by side, as one copy; returns when all of it has been sent
-        once."""
+        """To all of a group side by side, as one copy; returns when it has been sent once."""
         message, size = _copied(message), self.frame_bytes(message)
         members = sorted(self.groups[group] - {self._number})
         if not members:
@@ -336,8 +323,8 @@ class VirtualEndpoint:
             self._check_member(number, group)
         self.multicast_sent += size
         self._clock.sleep_until(self._clock.now + self.network.costs.send_s)
-        left = _Countdown(self._clock, 1)
-        self._multicasts.send(message, size, left.one, connections)
+        left = Countdown(self._clock, 1, _LEAVING)
+        self._multicasts.send(message, size, left.count_down, connections)
         left.wait()
         return size
 
@@ -347,8 +334,7 @@ class VirtualEndpoint:
         awaited: Collection[int] = (),
         waiting: Collection[int] = (),  # noqa: ARG002
     ) -> Message:
-        """The next message. Raises NodeLost when for ``timeout`` of virtual time nothing has been
-        coming in."""
+        """The next message. Raises NodeLost when nothing was coming in for ``timeout`` s."""
         while True:
             try:
                 item = self._inbox.get(timeout)
@@ -383,17 +369,8 @@ class VirtualEndpoint:
         self.received[sender] = self.received.get(sender, 0) + size
         cost_s = self.network.costs.receive_s
         self._free_s = max(now_s, self._free_s) + cost_s
-        read = Message(
-            message.kind,
-            message.step,
-            message.bucket,
-            sender,
-            message.body,
-            sent_s - t0_s,
-            first_s - t0_s,
-            now_s - t0_s,
-            self._free_s - t0_s,
-        )
+        times = (time_s - t0_s for time_s in (sent_s, first_s, now_s, self._free_s))
+        read = Message(message.kind, message.step, message.bucket, sender, message.body, *times)
         if cost_s:
             self._clock.at(self._free_s, self._inbox.put, read)
         else:
@@ -419,21 +396,3 @@ def _copied(message: Message) -> Message:
     """With a body that nobody changes."""
     body = message.body
     return message if isinstance(body, bytes) else replace(message, body=bytes(body))
-
-
-class _Countdown:
-    """Counts messages that have left, for whoever waits for the last of them."""
-
-    def __init__(self, clock: VirtualClock, many: int) -> None:
-        self._clock, self._many = clock, many
-        self._waiting: Activity | None = None
-
-    def one(self) -> None:
-        self._many -= 1
-        if not self._many and self._waiting is not None:
-            self._clock.wake(self._waiting)
-
-    def wait(self) -> None:
-        if self._many:
-            self._waiting = self._clock.current()
-            self._clock.wait("its message to leave")

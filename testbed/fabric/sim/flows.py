@@ -30,8 +30,8 @@ from testbed.fabric.sim.tcp_model import (
     WindowMemory,
     Windows,
     allowed_bits,
+    hop_arrays,
     note_queues,
-    ways,
     weights,
 )
 from testbed.scenario.link_state import LinkDirection, LinkState
@@ -41,22 +41,20 @@ ROUND_TRIP_S = 100e-6
 _PUSHING = 1e3
 """How much more than others a flow gets that does not care for congestion."""
 _EXACT_ENDS, _TOGETHER_S = 512, 0.4e-6
-"""In networks of more link directions, what happens within so long for each of them is taken in
-together."""
+"""In networks of more link directions, what happens this close together is taken as one."""
 _EMPTY_BITS = 0.5
 """A flow with less than this left has been sent."""
 
 
 class Flows:
-    """The flows on a ``LinkArrays``. ``seed``: of what chance decides. ``bundle``: packets handed
-    down at a time."""
+    """The flows on ``links``. ``seed``: for chance. ``bundle``: packets handed down at a time."""
 
     def __init__(
-        self, clock: VirtualClock, board: LinkArrays, seed: int = 0, bundle: int = 1
+        self, clock: VirtualClock, links: LinkArrays, seed: int = 0, bundle: int = 1
     ) -> None:
-        self.board, self._clock = board, clock
+        self.links, self._clock = links, clock
         self._bundle = bundle
-        self.losses = LinkLosses(board, seed)
+        self.losses = LinkLosses(links, seed)
         self._random = np.random.default_rng(seed)
         self._flows: list[SimFlow] = []
         self._new: list[SimFlow] = []
@@ -72,7 +70,7 @@ class Flows:
             flow.memory.restart(flow.start_s)
         if flow.legs:
             self._multicasts = True
-            self._widen(len(flow.way.there))
+            self._widen(len(flow.route.forward))
         self._new.append(flow)
         self._touch()
 
@@ -91,26 +89,26 @@ class Flows:
     def change(self, end: LinkDirection, shape: LinkState) -> None:
         """A link direction is now as ``shape`` says."""
         self.advance()
-        was = bool(self.board.dropping[self.board.number[end]])
-        number = self.board.set(end, shape)
-        if was and not self.board.dropping[number]:
+        was = bool(self.links.dropping[self.links.number[end]])
+        number = self.links.set(end, shape)
+        if was and not self.links.dropping[number]:
             self.losses.resume(self._crossing(number), self._clock.now)
-        elif not was and self.board.dropping[number]:
+        elif not was and self.links.dropping[number]:
             self.losses.stall(number, self._clock.now)
         self._touch()
 
     def serves(self, number: int) -> bool:
         """Return whether something is coming over that link direction just now."""
-        n = self.many
-        return bool(((self._there[:n] == number).any(1) & (self._rate[:n] > 0)).any())
+        n = self.count
+        return bool(((self._forward[:n] == number).any(1) & (self._rate[:n] > 0)).any())
 
     @property
-    def many(self) -> int:
+    def count(self) -> int:
         """Flows under way."""
         return len(self._flows)
 
     def _crossing(self, number: int) -> list[SimFlow]:
-        rows = np.flatnonzero((self._there[: self.many] == number).any(1))
+        rows = np.flatnonzero((self._forward[: self.count] == number).any(1))
         return [self._flows[row] for row in rows]
 
     def _touch(self) -> None:
@@ -118,8 +116,8 @@ class Flows:
         if not self._due:
             self._due = True
             now = self._clock.now
-            grid = _TOGETHER_S * len(self.board.ends)
-            exact = len(self.board.ends) <= _EXACT_ENDS
+            grid = _TOGETHER_S * len(self.links.ends)
+            exact = len(self.links.ends) <= _EXACT_ENDS
             self._clock.at(now if exact else ceil(now / grid) * grid, self._settle)
 
     def _settle(self) -> None:
@@ -133,28 +131,28 @@ class Flows:
             if self._overflow():
                 self._share()
         else:
-            self.board.queued_bits[:] = 0.0
+            self.links.queued_bits[:] = 0.0
         self._plan()
         for flow in ended:
             flow.done(flow)
 
     def advance(self) -> None:
-        """Let what is under way go on until now; ``board.carried_bits`` says how far that is."""
-        n, passed_s = self.many, self._clock.now - self._then_s
+        """Let what is under way go on until now; ``board.delivered_bits`` says how far that is."""
+        n, passed_s = self.count, self._clock.now - self._then_s
         self._then_s = self._clock.now
-        self.board.served_bits += passed_s * self.board.finite
+        self.links.served_bits += passed_s * self.links.finite
         if passed_s <= 0 or not n:
             return
         # what ends between two points of the grid has sent no more than it had
         sent = np.minimum(self._rate[:n] * passed_s, self._left[:n])
         self._left[:n] -= sent
-        there, many = self._there[:n], len(self.board.carried_bits)
-        per_link = np.repeat(sent, there.shape[1])
-        self.board.carried_bits += np.bincount(there.ravel(), per_link, many)
+        forward, count = self._forward[:n], len(self.links.delivered_bits)
+        per_link = np.repeat(sent, forward.shape[1])
+        self.links.delivered_bits += np.bincount(forward.ravel(), per_link, count)
 
     def _take_out(self) -> list[SimFlow]:
         """Those that have sent everything."""
-        n = self.many
+        n = self.count
         empty = self._left[:n] <= _EMPTY_BITS
         rows = np.flatnonzero(empty)
         if not len(rows):
@@ -175,25 +173,25 @@ class Flows:
         """Those that have begun at this instant."""
         if not self._new:
             return
-        n, new, board = self.many, self._new, self.board
+        n, new, links = self.count, self._new, self.links
         if n + len(new) > len(self._left):
-            self._make_rows(2 * (n + len(new)), self._there.shape[1])
+            self._make_rows(2 * (n + len(new)), self._forward.shape[1])
         rows = slice(n, n + len(new))
-        there, back = ways(new, self._there.shape[1], board.free)
-        self._there[rows], self._back[rows] = there, back
+        forward, backward = hop_arrays(new, self._forward.shape[1], links.null_link)
+        self._forward[rows], self._backward[rows] = forward, backward
         self._left[rows] = [flow.bits for flow in new]
         self._fixed[rows] = [flow.limit_bits for flow in new]
         self._rate[rows], self._tightest[rows], self._last[rows] = 0.0, -1, True
-        least_s = ROUND_TRIP_S + board.delay_s[there].sum(1) + board.delay_s[back].sum(1)
+        least_s = ROUND_TRIP_S + links.delay_s[forward].sum(1) + links.delay_s[backward].sum(1)
         memories = [flow.memory or WindowMemory() for flow in new]
         self._windows.open(rows, memories, least_s)
         self._small[rows] = allowed_bits(self._windows.pace(rows), self._bundle)
-        note_queues(board, new, there)
+        note_queues(links, new, forward)
         self._flows += new
         self._new = []
 
     def _round_trips(self) -> None:
-        n = self.many
+        n = self.count
         rows = np.flatnonzero(self._windows.round_s[:n] <= self._clock.now + 1e-12)
         if len(rows):
             took = self._round_trip_s(rows)
@@ -202,7 +200,7 @@ class Flows:
             self._windows.cut(rows[lost > 0], self._clock.now)
             whole = rows[lost == 0]
             out = self._rate[whole] * took[lost == 0] / PACKET_BITS
-            burst_s = out * PACKET_BITS / self.board.narrowest_bits(self._there[whole])
+            burst_s = out * PACKET_BITS / self.links.narrowest_bits(self._forward[whole])
             # from the first to the last answer: all of it, or, where no link is full, a burst
             train_s = np.where(self._tightest[whole] >= 0, took[lost == 0], burst_s)
             luck = self._random.random(len(whole))
@@ -211,21 +209,21 @@ class Flows:
             self._small[rows] = allowed_bits(self._windows.pace(rows), self._bundle)
 
     def _share(self) -> None:
-        n, windows = self.many, self._windows
+        n, windows = self.count, self._windows
         window_bits = windows.window[:n] * PACKET_BITS
         fixed, windowed = np.isfinite(self._fixed[:n]), np.isinf(self._fixed[:n])
         fresh = np.isinf(windows.round_s[:n]) & windowed
         self._last[:n] = np.where(fresh, self._left[:n] <= window_bits, self._last[:n])
         paced = np.where(self._last[:n], np.inf, window_bits / windows.least_s[:n])
         limit = np.where(fixed, self._fixed[:n], paced)
-        first = self._there[:n, 0]
-        weight = weights(first, self.board.own[first], window_bits, self._small[:n])
+        first = self._forward[:n, 0]
+        weight = weights(first, self.links.own[first], window_bits, self._small[:n])
         if self._multicasts:
             weight = evened(weight, windowed)
         weight = np.where(fixed, _PUSHING * window_bits.max(), weight)
         self.losses.hold(limit, self._flows, self._clock.now)
         self._rate[:n], self._tightest[:n] = share(
-            self.board.capacity, self._there[:n], weight, limit
+            self.links.capacity, self._forward[:n], weight, limit
         )
         self._queue(window_bits)
         rows = np.flatnonzero(fresh)
@@ -233,44 +231,44 @@ class Flows:
 
     def _queue(self, window_bits: Floats) -> None:
         """Queue at the tightest link what is in the windows and not on its way."""
-        n, board = self.many, self.board
+        n, links = self.count, self.links
         waiting = np.maximum(0.0, window_bits - self._rate[:n] * self._windows.least_s[:n])
         waiting = np.minimum(waiting, self._left[:n])
         waiting[~np.isinf(self._fixed[:n])] = 0.0
-        held = self._tightest[:n] >= 0
-        pressed = held & board.own[self._tightest[:n]]
+        limited = self._tightest[:n] >= 0
+        pressed = limited & links.own[self._tightest[:n]]
         waiting = np.where(pressed, np.minimum(waiting, self._small[:n]), waiting)
-        queued = np.bincount(self._tightest[:n][held], waiting[held], len(board.queued_bits))
-        board.queued_bits[:] = queued
-        np.maximum(board.largest_bits, np.minimum(queued, board.queue_bits), out=board.largest_bits)
+        queued = np.bincount(self._tightest[:n][limited], waiting[limited], len(links.queued_bits))
+        links.queued_bits[:] = queued
+        np.maximum(links.largest_bits, np.minimum(queued, links.queue_bits), out=links.largest_bits)
 
     def _overflow(self) -> bool:
         """Cut the windows of those who lose packets at a queue that is full. True: some were."""
-        board = self.board
-        full = np.flatnonzero(board.queued_bits > board.queue_bits)
+        links = self.links
+        full = np.flatnonzero(links.queued_bits > links.queue_bits)
         hit_any = False
         for number in full:
-            there = (self._tightest[: self.many] == number) & np.isinf(self._fixed[: self.many])
-            rows = np.flatnonzero(there)
-            lost = board.queued_bits[number] - board.queue_bits[number]
+            losing = (self._tightest[: self.count] == number) & np.isinf(self._fixed[: self.count])
+            rows = np.flatnonzero(losing)
+            lost = links.queued_bits[number] - links.queue_bits[number]
             luck = self._random.random(len(rows))
             trips = self._round_trip_s(rows)
             hit = self._windows.hit(rows, lost / PACKET_BITS, self._clock.now, trips, luck)
             if len(hit):
                 hit_any = True
-                board.drops[number] += max(1, round(lost / PACKET_BITS))
+                links.drops[number] += max(1, round(lost / PACKET_BITS))
                 self._windows.cut(hit, self._clock.now)
                 self._windows.round_s[hit] = np.inf
         return hit_any
 
     def _round_trip_s(self, rows: Indices) -> Floats:
-        waits = self.board.wait_s(self._there[rows]) + self.board.wait_s(self._back[rows])
+        waits = self.links.wait_s(self._forward[rows]) + self.links.wait_s(self._backward[rows])
         total: Floats = self._windows.least_s[rows] + waits
         return total
 
     def _plan(self) -> None:
         """Come back when the first flow has been sent, or the first round trip is over."""
-        n, number = self.many, self._planned + 1
+        n, number = self.count, self._planned + 1
         self._planned = number
         if not n:
             return
@@ -288,8 +286,8 @@ class Flows:
     def _make_rows(self, rows: int, hops: int) -> None:
         """Make room for ``rows`` flows over ``hops`` links each, with those that there are."""
         old = self._columns if self._flows else ()
-        self._there: Indices = np.zeros((rows, hops), np.int64)
-        self._back: Indices = np.zeros((rows, HOPS), np.int64)
+        self._forward: Indices = np.zeros((rows, hops), np.int64)
+        self._backward: Indices = np.zeros((rows, HOPS), np.int64)
         self._left: Floats = np.zeros(rows)
         self._rate: Floats = np.zeros(rows)
         self._fixed: Floats = np.zeros(rows)
@@ -304,15 +302,15 @@ class Flows:
 
     def _widen(self, hops: int) -> None:
         """Make room for ways of so many links: what is multicast has one for every member."""
-        if (more := hops - self._there.shape[1]) > 0:
-            free = self.board.free
-            self._there = np.pad(self._there, ((0, 0), (0, more)), constant_values=free)
+        if (more := hops - self._forward.shape[1]) > 0:
+            free = self.links.null_link
+            self._forward = np.pad(self._forward, ((0, 0), (0, more)), constant_values=free)
 
     @property
     def _columns(self) -> tuple[NDArray[Any], ...]:
         return (
-            self._there,
-            self._back,
+            self._forward,
+            self._backward,
             self._left,
             self._rate,
             self._fixed,

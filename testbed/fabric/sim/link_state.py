@@ -33,8 +33,7 @@ _SLACK = 1 + 1e-12
 
 
 class RateShares(NamedTuple):
-    """``rate``: bit/s of every flow. ``tightest``: its tightest link; -1: the flow's own limit
-    holds it."""
+    """``rate``: bit/s of every flow. ``tightest``: its tightest link; -1: its own limit."""
 
     rate: Floats
     tightest: Indices
@@ -49,15 +48,14 @@ def share(capacity: Floats, paths: Indices, weight: Floats, limit: Floats) -> Ra
     """
     if paths.size < len(capacity):  # most links have nothing to carry
         used, numbers = np.unique(paths, return_inverse=True)
-        found = _fill(capacity[used], numbers.reshape(paths.shape), weight, limit)
-        named = np.where(found.tightest < 0, -1, used[found.tightest])
-        return RateShares(found.rate, named)
+        shares = _fill(capacity[used], numbers.reshape(paths.shape), weight, limit)
+        named = np.where(shares.tightest < 0, -1, used[shares.tightest])
+        return RateShares(shares.rate, named)
     return _fill(capacity, paths, weight, limit)
 
 
 def evened(weight: Floats, windowed: NDArray[np.bool_]) -> Floats:
-    """Weights (flows,) with which flows that have no window get as much as those that have one, on
-    average."""
+    """Weights (flows,) that give flows without a window the average of those that have one."""
     mean = weight[windowed].mean() if windowed.any() else 1.0
     even: Floats = np.where(windowed, weight, mean)
     return even
@@ -74,22 +72,22 @@ def _fill(capacity: Floats, paths: Indices, weight: Floats, limit: Floats) -> Ra
         with np.errstate(divide="ignore", invalid="ignore"):
             level = np.where(load > 0, spare / load, np.inf)
         offered = level[path]
-        place = offered.argmin(1)
-        least = offered[np.arange(len(open_)), place]
+        hop = offered.argmin(1)
+        least = offered[np.arange(len(open_)), hop]
         lowest = least.min()
         own = limit[open_]
-        held = own <= w * lowest  # these get all they want, whatever becomes of the others
-        if held.any():
-            rate[open_[held]] = own[held]
-            got = own[held]
+        settled = own <= w * lowest  # these get all they want, whatever becomes of the others
+        if settled.any():
+            rate[open_[settled]] = own[settled]
+            got = own[settled]
         else:
-            held = least <= lowest * _SLACK
-            got = w[held] * least[held]
-            rate[open_[held]] = got
-            tightest[open_[held]] = path[held, place[held]]
-        spare -= np.bincount(path[held].ravel(), np.repeat(got, hops), len(spare))
+            settled = least <= lowest * _SLACK
+            got = w[settled] * least[settled]
+            rate[open_[settled]] = got
+            tightest[open_[settled]] = path[settled, hop[settled]]
+        spare -= np.bincount(path[settled].ravel(), np.repeat(got, hops), len(spare))
         np.maximum(spare, 0.0, out=spare)
-        open_ = open_[~held]
+        open_ = open_[~settled]
     return RateShares(rate, tightest)
 
 
@@ -97,23 +95,21 @@ PACKET_BITS = 8.0 * FRAME_BYTES
 """Bits of a packet of full size."""
 
 HOPS = 4
-"""The longest way between two nodes: the one's link, its rack's, the other rack's, the other
-node's."""
+"""The longest route between two nodes: a node's link, its rack's, and the same at the other end."""
 
 
 class Route(NamedTuple):
-    """The link directions from one node to another, and back, as numbers; filled up with the free
-    one."""
+    """Numbers of the link directions between two nodes; filled up with the null link."""
 
-    there: tuple[int, ...]
-    back: tuple[int, ...]
+    forward: tuple[int, ...]
+    backward: tuple[int, ...]
 
 
 class LinkArrays:
     """Link directions by number; the last number is a link that is no link: free, and never full.
 
     ``capacity`` bit/s of full frames, ``queue_bits``, ``delay_s``: as asked now. ``asked_bits``:
-    the rate as the scenario writes it. ``carried_bits``, ``drops`` (packets): since t0. ``own``:
+    the rate as the scenario writes it. ``delivered_bits``, ``drops`` (packets): since t0. ``own``:
     uplinks in their sender's stack, which sees how full they are; not so those of ``elsewhere``.
     """
 
@@ -125,62 +121,63 @@ class LinkArrays:
     ) -> None:
         self.ends = list(initial)
         self.number = {end: number for number, end in enumerate(self.ends)}
-        self.free = len(self.ends)
-        many = self.free + 1
-        self.capacity: Floats = np.full(many, np.inf)
-        self.finite: Floats = np.zeros(many)
+        self.null_link = len(self.ends)
+        count = self.null_link + 1
+        self.capacity: Floats = np.full(count, np.inf)
+        self.finite: Floats = np.zeros(count)
         """``capacity``, but 0 of the link that is none."""
-        self.served_bits: Floats = np.zeros(many)
+        self.served_bits: Floats = np.zeros(count)
         """The integral of ``finite`` over time."""
-        self.asked_bits: Floats = np.zeros(many)
-        self.queue_bits: Floats = np.full(many, np.inf)
-        self.delay_s: Floats = np.zeros(many)
-        self.dropping: NDArray[np.bool_] = np.zeros(many, np.bool_)
+        self.asked_bits: Floats = np.zeros(count)
+        self.queue_bits: Floats = np.full(count, np.inf)
+        self.delay_s: Floats = np.zeros(count)
+        self.dropping: NDArray[np.bool_] = np.zeros(count, np.bool_)
         others = {*racks, *elsewhere}
         self.own: NDArray[np.bool_] = np.array(
             [*(end.direction == "up" and end.link not in others for end in self.ends), False]
         )
-        self.carried_bits: Floats = np.zeros(many)
-        self.queued_bits: Floats = np.zeros(many)
-        self.largest_bits: Floats = np.zeros(many)
-        self.drops: Indices = np.zeros(many, np.int64)
+        self.delivered_bits: Floats = np.zeros(count)
+        self.queued_bits: Floats = np.zeros(count)
+        self.largest_bits: Floats = np.zeros(count)
+        self.drops: Indices = np.zeros(count, np.int64)
         self.impaired: dict[int, Impairments] = {}
         """Directions that do more to packets than delay them evenly."""
-        self.seen: set[Impairments] = set()
+        self.impairments_used: set[Impairments] = set()
         """All that were asked for at any time."""
         self._rack = {node: rack for rack, members in racks.items() for node in members}
-        self._ways: dict[tuple[str, str], Route] = {}
+        self._routes: dict[tuple[str, str], Route] = {}
         for end, shape in initial.items():
             self.set(end, shape)
 
     def set(self, end: LinkDirection, shape: LinkState) -> int:
         """From now on ``end`` is as ``shape`` says; returns its number."""
-        number, asked = self.number[end], shape.impairments
+        number, impairments = self.number[end], shape.impairments
         self.asked_bits[number] = shape.rate_bits
         self.capacity[number] = shape.rate_bits * FRAME_BYTES / (FRAME_BYTES + shape.overhead_bytes)
         self.finite[number] = self.capacity[number]
         self.queue_bits[number] = 8.0 * shape.queue_bytes
-        self.delay_s[number] = asked.delay_ns / 1e9
+        self.delay_s[number] = impairments.delay_ns / 1e9
         self.dropping[number] = shape.drop and not shape.rate_bits
-        if asked != NONE and asked != Impairments(delay_ns=asked.delay_ns):
-            self.impaired[number] = asked
-            self.seen.add(asked)
+        if impairments != NONE and impairments != Impairments(delay_ns=impairments.delay_ns):
+            self.impaired[number] = impairments
+            self.impairments_used.add(impairments)
         else:
             self.impaired.pop(number, None)
         return number
 
-    def way(self, source: str, sink: str) -> Route:
-        """The way from node ``source`` to node ``sink``."""
-        if (source, sink) not in self._ways:
-            there, back = self._hops(source, sink), self._hops(sink, source)
-            self._ways[source, sink] = Route(there, back)
-        return self._ways[source, sink]
+    def route(self, source: str, sink: str) -> Route:
+        """The route from node ``source`` to node ``sink``."""
+        if (source, sink) not in self._routes:
+            forward, backward = self._hops(source, sink), self._hops(sink, source)
+            self._routes[source, sink] = Route(forward, backward)
+        return self._routes[source, sink]
 
-    def tree(self, ways: Iterable[Route]) -> Route:
-        """Every link of ``ways`` from one node to several, each once, the sender's first; no way
-        back."""
-        links = dict.fromkeys(hop for way in ways for hop in way.there if hop != self.free)
-        nothing = (self.free,) * HOPS
+    def tree(self, paths: Iterable[Route]) -> Route:
+        """Every link of ``paths`` from one node to several, once, the sender's first."""
+        links = dict.fromkeys(
+            hop for path in paths for hop in path.forward if hop != self.null_link
+        )
+        nothing = (self.null_link,) * HOPS
         return Route((*links, *nothing[len(links) :]), nothing)
 
     def wait_s(self, hops: Indices) -> Floats:
@@ -191,15 +188,13 @@ class LinkArrays:
         total: Floats = wait.sum(1)
         return total
 
-    def round_trip_s(self, way: Route) -> float:
-        """Return the time that the links of ``way`` take there and back, for one packet, just
-        now."""
-        both = [*way.there, *way.back]
+    def round_trip_s(self, path: Route) -> float:
+        """Return what the links of ``path`` take there and back, for one packet, just now."""
+        both = [*path.forward, *path.backward]
         return self.one_way_s(both) + float(self.wait_s(np.array([both]))[0])
 
     def narrowest_bits(self, hops: Indices) -> Floats:
-        """The capacity in bit/s of the narrowest link along ``hops`` (flows, hops), and 1 in an
-        outage."""
+        """The narrowest capacity along ``hops`` (flows, hops) in bit/s; 1 in an outage."""
         least: Floats = np.maximum(self.capacity[hops].min(1), 1.0)
         return least
 
@@ -209,7 +204,7 @@ class LinkArrays:
 
     def _hops(self, source: str, sink: str) -> tuple[int, ...]:
         numbers = [self.number[end] for end in route(self._rack, source, sink)]
-        return (*numbers, *[self.free] * (HOPS - len(numbers)))
+        return (*numbers, *[self.null_link] * (HOPS - len(numbers)))
 
 
 _NORMAL = NormalDist()
@@ -217,24 +212,29 @@ _SHAPE = 3.0
 """Shape of the Pareto distribution whose tables come with netem."""
 
 
-def extra_s(asked: Impairments, packets: float, random: Random) -> float:
+def extra_s(impairments: Impairments, packets: float, random: Random) -> float:
     """Return what the last of about ``packets`` packets that are under way together adds to the
     delay, in s.
 
     Packets stay in order, so the slowest of them holds up those behind it: its delay is drawn.
     """
-    held = 0.0
-    if asked.jitter_ns:
+    delay_s = 0.0
+    if impairments.jitter_ns:
         level = random.random() ** (1 / max(1.0, packets))
-        held = max(-asked.delay_ns, asked.jitter_ns * _quantile(asked.distribution, level)) / 1e9
-    if asked.slot is not None:
-        held += random.uniform(0.0, asked.slot.longest_ns) / 1e9
-    return held
+        delay_s = (
+            max(
+                -impairments.delay_ns,
+                impairments.jitter_ns * _quantile(impairments.distribution, level),
+            )
+            / 1e9
+        )
+    if impairments.slot is not None:
+        delay_s += random.uniform(0.0, impairments.slot.longest_ns) / 1e9
+    return delay_s
 
 
 def _quantile(distribution: str, level: float) -> float:
-    """Return a quantile of the jitter, in units of what is asked (netem: half the width, or the
-    standard deviation)."""
+    """Return a quantile of the jitter, in netem's units (half the width, or the deviation)."""
     level = min(max(level, 1e-9), 1 - 1e-9)
     if distribution == "uniform":
         return 2 * level - 1

@@ -54,8 +54,7 @@ class Attached(Protocol):
     """The numbers of the members of each multicast group, as this node knows them."""
 
     def take(self, message: Message, size: int, sent_s: float, first_s: float) -> None:
-        """Receive a message of ``size`` bytes that was sent, and began to arrive, at these times of
-        the clock."""
+        """Receive a message; when it was sent and began to arrive, on the clock."""
         ...
 
     def lose(self, number: int, name: str) -> None:
@@ -65,8 +64,7 @@ class Attached(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Processor time in s that a host takes for one message, besides the time of its links, and to
-    compress."""
+    """Processor seconds that a host takes to send, receive and compress one message."""
 
     send_s: float = 0.0
     receive_s: float = 0.0
@@ -101,8 +99,8 @@ class VirtualNetwork:
         self._initial = {end: shape for end, shape in initial.items() if not shape.rate_bits}
         """Outages that begin at t0: until then nodes greet each other."""
         greeting = dict.fromkeys(self._initial, LinkState(_GREETING_BITS, _GREETING_BITS))
-        self.board = LinkArrays({**initial, **greeting}, racks or {}, elsewhere)
-        self.flows = Flows(clock, self.board, seed, bundle)
+        self.links = LinkArrays({**initial, **greeting}, racks or {}, elsewhere)
+        self.flows = Flows(clock, self.links, seed, bundle)
         self.endpoints: dict[int, Attached] = {}
         self.at_start: list[Callable[[], None]] = []
         """Actions to be done at t0."""
@@ -128,21 +126,21 @@ class VirtualNetwork:
         Switches store packets: every link but the tightest adds one packet's time.
         """
         hops, tight, delay_s, apart_s, all_s, rate = self._fixed(flow)
-        if self.board.impaired:
+        if self.links.impaired:
             delay_s += self._jitter_s(flow, hops, rate)
-        behind = flow.begun_bits[tight] + flow.bits - float(self.board.served_bits[hops[tight]])
+        behind = flow.begun_bits[tight] + flow.bits - float(self.links.served_bits[hops[tight]])
         carried_s = self.clock.now + max(0.0, behind) / rate
         arrived_s = carried_s + apart_s + delay_s + flow.late_s
         return min(flow.start_s + flow.waited_s + all_s + delay_s, arrived_s), arrived_s
 
     def _fixed(self, flow: SimFlow) -> _Fixed:
         """Return what is the same for all flows of that size on a route, until a link changes."""
-        key = (id(flow.way), flow.tightest, flow.bits)  # the board keeps ways
+        key = (id(flow.route), flow.tightest, flow.bits)  # the links keep routes
         known = self._known.get(key)
         if known is None:
-            board = self.board
-            hops = [hop for hop in flow.way.there if hop != board.free]
-            rates = [float(board.capacity[hop]) or np.inf for hop in hops]
+            links = self.links
+            hops = [hop for hop in flow.route.forward if hop != links.null_link]
+            rates = [float(links.capacity[hop]) or np.inf for hop in hops]
             full = min(flow.bits, PACKET_BITS)
             last = (flow.bits - 8) % PACKET_BITS + 8
             tight = hops.index(flow.tightest) if flow.tightest in hops else rates.index(min(rates))
@@ -150,16 +148,16 @@ class VirtualNetwork:
             apart_s = before_s + sum(last / rate for rate in rates[tight + 1 :])
             all_s = sum(full / rate for rate in rates)
             known = self._known[key] = _Fixed(
-                hops, tight, board.one_way_s(hops), apart_s, all_s, rates[tight]
+                hops, tight, links.one_way_s(hops), apart_s, all_s, rates[tight]
             )
         return known
 
     def _jitter_s(self, flow: SimFlow, hops: Sequence[int], rate: float) -> float:
         total = 0.0
         for hop in hops:
-            if (asked := self.board.impaired.get(hop)) is not None:
-                near = min(flow.bits, 2e-9 * asked.jitter_ns * rate) / (8.0 * SEGMENT_BYTES)
-                total += extra_s(asked, near, self._random)
+            if (impairments := self.links.impaired.get(hop)) is not None:
+                near = min(flow.bits, 2e-9 * impairments.jitter_ns * rate) / (8.0 * SEGMENT_BYTES)
+                total += extra_s(impairments, near, self._random)
         return total
 
     def _follow(self, changes: Iterator[LinkChange], change: LinkChange | None) -> None:
@@ -183,14 +181,13 @@ COSTS = Costs(send_s=600e-6, receive_s=1000e-6)
 FLOAT_BITS = 32
 
 
-def costs_of(asked: Sim) -> Costs:
-    """Return the costs that a scenario gives for its hosts, and ``COSTS`` for what it does not
-    give."""
+def costs_of(given: Sim) -> Costs:
+    """Return the costs that a scenario gives for its hosts; ``COSTS`` where it gives none."""
     return Costs(
-        COSTS.send_s if asked.send is None else float(asked.send),
-        COSTS.receive_s if asked.receive is None else float(asked.receive),
-        float(asked.compress),
-        FLOAT_BITS / asked.compress_rate if asked.compress_rate else 0.0,
+        COSTS.send_s if given.send is None else float(given.send),
+        COSTS.receive_s if given.receive is None else float(given.receive),
+        float(given.compress),
+        FLOAT_BITS / given.compress_rate if given.compress_rate else 0.0,
     )
 
 
@@ -201,8 +198,7 @@ and what changes are, and the rest as a whole."""
 
 
 class SimSampler:
-    """Writes a sample of every direction in ``often`` every 100 ms, and one of all others at the
-    end."""
+    """Writes a sample of every direction in ``often`` every 100 ms, of others at the end."""
 
     def __init__(
         self,
@@ -214,18 +210,18 @@ class SimSampler:
         self._network, self._timeline, self._write = network, timeline, write
         self._often = list(often)
         sampled = set(self._often)
-        self._rest = [end for end in network.board.ends if end not in sampled]
+        self._rest = [end for end in network.links.ends if end not in sampled]
         self._before: dict[LinkDirection, tuple[float, float, int, bool]] = {}
 
     def start(self) -> None:
         """This instant is t0."""
-        for end in self._network.board.ends:
+        for end in self._network.links.ends:
             self._mark(end)
         self._later()
 
     def changed(self, change: LinkChange) -> None:
         """A link has changed, on time."""
-        asked = change.shape.impairments
+        impairments = change.shape.impairments
         record = LinkChanged(
             change.end.link,
             change.end.direction,
@@ -233,7 +229,7 @@ class SimSampler:
             change.time_s,
             change.shape.rate_bits,
             change.shape.queue_bytes,
-            asked.to_json() if asked else None,
+            impairments.to_json() if impairments else None,
         )
         self._write([record.to_json()])
 
@@ -255,10 +251,10 @@ class SimSampler:
         self._write([sample.to_json() for sample in samples if sample.to_s > sample.from_s])
 
     def _sample(self, end: LinkDirection) -> LinkSample:
-        board = self._network.board
-        number = board.number[end]
+        links = self._network.links
+        number = links.number[end]
         from_s, carried, drops, waited = self._before[end]
-        largest = float(board.largest_bits[number])
+        largest = float(links.largest_bits[number])
         to_s, carried_now, drops_now, waits = self._mark(end)
         return LinkSample(
             link=end.link,
@@ -274,14 +270,14 @@ class SimSampler:
         )
 
     def _mark(self, end: LinkDirection) -> tuple[float, float, int, bool]:
-        board = self._network.board
-        number = board.number[end]
-        board.largest_bits[number] = board.queued_bits[number]
+        links = self._network.links
+        number = links.number[end]
+        links.largest_bits[number] = links.queued_bits[number]
         mark = (
             self._network.clock.now - self._network.t0_s,
-            float(board.carried_bits[number]),
-            int(board.drops[number]),
-            bool(board.queued_bits[number] > 0),
+            float(links.delivered_bits[number]),
+            int(links.drops[number]),
+            bool(links.queued_bits[number] > 0),
         )
         self._before[end] = mark
         return mark

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any, Literal, TypeVar
 
 from testbed.errors import MachineError
-from testbed.fabric.sim.clock import Activity, VirtualQueue
+from testbed.fabric.sim.clock import Activity, Countdown, VirtualQueue
 from testbed.fabric.sim.endpoint import VirtualEndpoint
 from testbed.fabric.sim.network import VirtualNetwork
 from testbed.fabric.sim.tcp_model import SimFlow, WindowMemory
@@ -93,8 +93,8 @@ class VirtualNode:
 
     def asked_rate(self, link: str, direction: Literal["up", "down"]) -> float | None:
         """Rate asked of any link's direction, bit/s."""
-        board = self._network.board
-        return float(board.asked_bits[board.number[LinkDirection(link, direction)]])
+        links = self._network.links
+        return float(links.asked_bits[links.number[LinkDirection(link, direction)]])
 
 
 def play(network: VirtualNetwork, roles: Mapping[str, Role]) -> dict[str, Any]:
@@ -102,37 +102,21 @@ def play(network: VirtualNetwork, roles: Mapping[str, Role]) -> dict[str, Any]:
 
     t0 is the instant at which the last one is ready. Raises what the first failing role raised.
     """
-    start = _Start(network, len(roles))
+    unready = Countdown(network.clock, len(roles), "the start of the run")
 
     def body(role: Role) -> Callable[[], dict[str, Any]]:
         def act() -> dict[str, Any]:
             role.prepare()
-            start.wait()
+            if unready.left == 1:
+                network.start()
+            unready.count_down()
+            unready.wait()
             return role.run()
 
         return act
 
     bodies = {name: body(role) for name, role in roles.items()}
     return network.clock.run(bodies, owners={name: name for name in roles})
-
-
-class _Start:
-    """The barrier that makes t0."""
-
-    def __init__(self, network: VirtualNetwork, count: int) -> None:
-        self._network, self._missing = network, count
-        self._ready: list[Activity] = []
-
-    def wait(self) -> None:
-        clock = self._network.clock
-        self._missing -= 1
-        if self._missing:
-            self._ready.append(clock.current())
-            clock.wait("the start of the run")
-            return
-        self._network.start()
-        for activity in self._ready:
-            clock.wake(activity)
 
 
 _MANY_BITS = 1e15
@@ -153,7 +137,7 @@ class Bursts:
         say: Callable[[dict[str, Any]], None],
     ) -> None:
         self.flow, self._network, self._say = flow, network, say
-        self._way = network.board.way(flow.source, flow.sink)
+        self._route = network.links.route(flow.source, flow.sink)
         self._sending: list[SimFlow] = []
         self._burst: Burst | None = None
         self._began_s = 0.0
@@ -208,7 +192,7 @@ class Bursts:
             udp = flow.kind == "udp"
             self._sending.append(
                 SimFlow(
-                    self._way,
+                    self._route,
                     _MANY_BITS,
                     lambda _: None,
                     None if udp else WindowMemory(),
@@ -248,6 +232,6 @@ def bursts(
     say: Callable[[dict[str, Any]], None],
 ) -> list[Bursts]:
     """The cross traffic of a scenario; each begins at t0."""
-    found = [Bursts(network, flow, say) for flow in flows]
-    network.at_start += [each.start for each in found]
-    return found
+    traffic = [Bursts(network, flow, say) for flow in flows]
+    network.at_start += [each.start for each in traffic]
+    return traffic

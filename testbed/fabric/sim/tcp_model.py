@@ -29,14 +29,12 @@ _BETA, _C = 0.7, 0.4
 _RENO = 3 * (1 - _BETA) / (1 + _BETA)
 """Packets a round trip by which CUBIC grows at least."""
 _HYSTART_WINDOW = 16.0
-"""For the delay as many must be under way: it takes eight answers in a round trip to tell that it
-has got longer."""
+"""Least window for the delay rule: eight answers in a round trip show that it is longer."""
 _TRAIN_MORE_S, _TRAIN_APART_S = 1e-3, 2e-3
 """Answers that follow one another so closely, for longer than half of the least round trip and
 this, end it too. They come as the queue mixes them: half of the mean apart to one and a half."""
 _PER_ANSWER, _SMOOTHING = 2, 7 / 8
-"""Packets that are acknowledged together; what an answer leaves of the smoothed round-trip time
-before."""
+"""Packets acknowledged together; what an answer leaves of the smoothed round-trip time."""
 _PACE_AT_FIRST, _PACE = 2.0, 1.2
 """Linux's pacing ratios, in slow start below half the threshold and from there on."""
 _HYSTART_LEAST_S, _HYSTART_MOST_S = 0.004, 0.016
@@ -61,8 +59,7 @@ class WindowMemory:
     round_trip_s: float = 0.0
 
     def restart(self, now_s: float) -> None:
-        """A connection that was idle for long begins more carefully (RFC 2861, as Linux does
-        it)."""
+        """A connection that was idle for long begins more carefully (RFC 2861, as in Linux)."""
         timeout_s = TIMEOUT_S + self.round_trip_s
         idle_s = now_s - self.sent_s
         if idle_s <= timeout_s:
@@ -73,8 +70,7 @@ class WindowMemory:
 
 
 class Windows:
-    """The windows of all flows that have something to send, by row; rows are moved by their
-    owner."""
+    """The windows of all flows that have something to send; their owner moves rows."""
 
     def __init__(self, rows: int) -> None:
         self.window: Floats = np.zeros(rows)
@@ -172,8 +168,7 @@ class Windows:
     def hit(
         self, rows: Indices, lost: float, now_s: float, round_trip_s: Floats, luck: Floats
     ) -> Indices:
-        """Who of ``rows`` is among those that lose ``lost`` packets, and has not been so for a
-        round trip."""
+        """Return who of ``rows`` loses some of ``lost`` packets, at most once a round trip."""
         windows = self.window[rows]
         missed = (1 - min(1.0, lost / max(windows.sum(), 1.0))) ** windows
         again = now_s - self.cut_s[rows] > round_trip_s
@@ -181,8 +176,7 @@ class Windows:
         return hit
 
     def cut(self, rows: Indices, now_s: float) -> None:
-        """``rows`` have lost packets. (Fast convergence: who has not come back to where it was
-        gives way.)"""
+        """``rows`` have lost packets; fast convergence: one below its last peak gives way."""
         window, origin = self.window[rows], self.origin[rows]
         self.origin[rows] = np.where(window < origin, window * (1 + _BETA) / 2, window)
         self.window[rows] = self.threshold[rows] = np.maximum(_LEAST, _BETA * window)
@@ -206,8 +200,7 @@ _BUNDLES, _FOR_S, _BUFFER_BYTES = 2, 1 / 1024, 768
 
 
 def allowed_bits(pace: Floats, bundle: int) -> Floats:
-    """Return the bits on the wire that flows of ``pace`` (packets a second) may have in their
-    hosts' queues."""
+    """Return bits that flows of ``pace`` (packets/s) may have in their hosts' queues."""
     counted = bundle * SEGMENT_BYTES + _BUFFER_BYTES
     bundles = np.ceil(_FOR_S * pace * SEGMENT_BYTES / counted)
     allowed: Floats = np.maximum(_BUNDLES, bundles) * bundle * PACKET_BITS
@@ -228,19 +221,18 @@ def weights(first: Indices, own: NDArray[np.bool_], window: Floats, allowed: Flo
 
 
 FAIR_SHARE = nan
-"""``limit_bits`` of a flow that takes what is its fair share at any time, and neither starts slowly
-nor queues."""
+"""``limit_bits`` of a flow that takes its fair share, without slow start or queue."""
 
 
 @dataclass(eq=False, slots=True)
 class SimFlow:
-    """``bits`` on the wire along ``way``; ``done`` is called when the last has been sent.
+    """``bits`` on the wire along ``route``; ``done`` is called when the last has been sent.
 
     ``memory``: the connection's; None for a flow that has no window: it ignores congestion and
     sends at ``limit_bits``, or takes its ``FAIR_SHARE``.
     """
 
-    way: Route
+    route: Route
     bits: float
     done: Callable[[SimFlow], None]
     memory: WindowMemory | None = field(default_factory=WindowMemory)
@@ -249,39 +241,38 @@ class SimFlow:
     waited_s: float = 0.0
     """How long the queues on the way were when it began."""
     begun_bits: Sequence[float] = ()
-    """Bits that each link of the way will have served (``LinkArrays.served_bits``) before this
-    flow's first bit."""
+    """``LinkArrays.served_bits`` of each link on the route before this flow's first bit."""
     tightest: int = -1
     """The link that held it up last."""
     late_s: float = 0.0
     """Delay that retransmissions at its very end cost."""
     legs: Sequence[SimFlow] = ()
-    """Flows to each member, where it is multicast. Its own way is all their links, each once."""
+    """Flows to each member, where it is multicast. Its own route is all their links, each once."""
 
 
-def ways(flows: Sequence[SimFlow], hops: int, free: int) -> tuple[Indices, Indices]:
-    """The links of ``flows`` there (flows, hops), filled up with ``free``, and back (flows,
-    HOPS)."""
-    there, back = [flow.way.there for flow in flows], [flow.way.back for flow in flows]
+def hop_arrays(flows: Sequence[SimFlow], hops: int, free: int) -> tuple[Indices, Indices]:
+    """The links of ``flows`` forward (flows, hops) and backward (flows, HOPS)."""
+    forward, backward = (
+        [flow.route.forward for flow in flows],
+        [flow.route.backward for flow in flows],
+    )
     if hops > HOPS:
-        there = [(*links, *[free] * (hops - len(links))) for links in there]
-    return np.array(there), np.array(back)
+        forward = [(*links, *[free] * (hops - len(links))) for links in forward]
+    return np.array(forward), np.array(backward)
 
 
-def note_queues(board: LinkArrays, flows: Sequence[SimFlow], there: Indices) -> None:
-    """``flows`` along ``there`` (flows, hops) begin now: each remembers what is before it on its
-    way."""
-    waited_s = board.wait_s(there)
-    begun = board.served_bits[there] + waited_s[:, None] * board.finite[there]
+def note_queues(links: LinkArrays, flows: Sequence[SimFlow], forward: Indices) -> None:
+    """``flows`` along ``forward`` (flows, hops) begin now: each notes what is before it."""
+    waited_s = links.wait_s(forward)
+    begun = links.served_bits[forward] + waited_s[:, None] * links.finite[forward]
     for flow, wait, bits in zip(flows, waited_s.tolist(), begun.tolist(), strict=True):
         flow.waited_s, flow.begun_bits = wait, bits
         if flow.legs:
-            note_queues(board, flow.legs, ways(flow.legs, HOPS, board.free)[0])
+            note_queues(links, flow.legs, hop_arrays(flow.legs, HOPS, links.null_link)[0])
 
 
 _TAIL = 3
-"""Packets at the end of a message whose loss no later ones give away: a probe has to find it
-out."""
+"""Packets at a message's end whose loss no later ones reveal: a probe has to find it."""
 _PROBED, _REPAIRED = 3, 1
 """Round trips until the one and the other has been repaired (RFC 8985: two until the probe)."""
 
@@ -289,12 +280,12 @@ _PROBED, _REPAIRED = 3, 1
 class LinkLosses:
     """Draws what is lost. ``seed``: of the run; directions with a seed of their own use that."""
 
-    def __init__(self, board: LinkArrays, seed: int) -> None:
-        self._board, self._seed = board, seed
+    def __init__(self, links: LinkArrays, seed: int) -> None:
+        self._links, self._seed = links, seed
         self._random: dict[int, np.random.Generator] = {}
         self._stalled: dict[int, float] = {}
         """Directions that drop everything, and since when."""
-        self._held: dict[SimFlow, float] = {}
+        self._retry_s: dict[SimFlow, float] = {}
         """Flows that will try again at that time, and not before."""
 
     def in_round(
@@ -302,15 +293,14 @@ class LinkLosses:
     ) -> NDArray[np.int64]:
         """How many of ``packets`` (rows,), sent in a round trip of each, are lost."""
         lost = np.zeros(len(rows), np.int64)
-        if self._board.impaired:
+        if self._links.impaired:
             for i, row in enumerate(rows):
                 lost[i] = self._drawn(flows[row], round(float(packets[i])))
         return lost
 
     def at_end(self, flow: SimFlow, window: float) -> int:
-        """Round trips that ``flow`` still takes after all has been sent, since some of the last was
-        lost."""
-        if not self._board.impaired or flow.memory is None:
+        """Round trips that ``flow`` needs after its last bit, since some of its end was lost."""
+        if not self._links.impaired or flow.memory is None:
             return 0
         last = int(min(window, np.ceil(flow.bits / PACKET_BITS)))
         if self._drawn(flow, min(_TAIL, last)):
@@ -319,16 +309,15 @@ class LinkLosses:
 
     def on_link(self, number: int, packets: int) -> int:
         """How many of ``packets`` a direction loses; it counts them."""
-        asked = self._board.impaired.get(number)
-        if asked is None or packets <= 0 or not (share := mean_loss(asked)):
+        impairments = self._links.impaired.get(number)
+        if impairments is None or packets <= 0 or not (share := mean_loss(impairments)):
             return 0
-        lost = self._lost(number, asked, share, packets)
-        self._board.drops[number] += lost
+        lost = self._lost(number, impairments, share, packets)
+        self._links.drops[number] += lost
         return lost
 
     def last_of(self, number: int, lost: int) -> float:
-        """Where among the packets of a message, from 0 to 1, the last of ``lost`` ones was that are
-        anywhere in it."""
+        """Where in a message, from 0 to 1, the last of ``lost`` packets was."""
         return float(self._random[number].random() ** (1 / lost))
 
     def stall(self, number: int, now_s: float) -> None:
@@ -336,9 +325,8 @@ class LinkLosses:
         self._stalled[number] = now_s
 
     def resume(self, flows: Iterable[SimFlow], now_s: float) -> None:
-        """A direction serves again. A sender finds out when it tries next: intervals between tries
-        double."""
-        for number in [n for n in self._stalled if not self._board.dropping[n]]:
+        """A direction serves again. Senders notice when they try next; intervals double."""
+        for number in [n for n in self._stalled if not self._links.dropping[n]]:
             since_s = self._stalled.pop(number)
             for flow in flows:
                 if flow.memory is None:
@@ -348,45 +336,45 @@ class LinkLosses:
                 while try_s < now_s:
                     wait_s *= 2
                     try_s += wait_s
-                self._held[flow] = try_s
+                self._retry_s[flow] = try_s
 
     def hold(self, limit: Floats, flows: Sequence[SimFlow], now_s: float) -> None:
         """Set the limits of those who wait for their next try to nothing."""
-        self._held = {flow: try_s for flow, try_s in self._held.items() if try_s > now_s}
-        if self._held:
+        self._retry_s = {flow: try_s for flow, try_s in self._retry_s.items() if try_s > now_s}
+        if self._retry_s:
             for row, flow in enumerate(flows):
-                if flow in self._held:
+                if flow in self._retry_s:
                     limit[row] = 0.0
 
     @property
     def next_s(self) -> float:
         """When the next one tries."""
-        return min(self._held.values(), default=np.inf)
+        return min(self._retry_s.values(), default=np.inf)
 
     def _drawn(self, flow: SimFlow, packets: int) -> int:
         """Packets out of ``packets`` that are lost on the way; each direction counts its own."""
-        return sum(self.on_link(number, packets) for number in flow.way.there)
+        return sum(self.on_link(number, packets) for number in flow.route.forward)
 
-    def _lost(self, number: int, asked: Impairments, share: float, packets: int) -> int:
+    def _lost(self, number: int, impairments: Impairments, share: float, packets: int) -> int:
         """Bursts count as one: as many losses as bursts, each so long."""
         random = self._random.get(number)
         if random is None:
-            seed = self._seed if asked.seed is None else asked.seed
+            seed = self._seed if impairments.seed is None else impairments.seed
             random = self._random[number] = np.random.default_rng([seed, number])
-        burst = mean_burst(asked)
+        burst = mean_burst(impairments)
         bursts = int(random.binomial(packets, min(1.0, share / burst)))
         if not bursts or burst == 1:
             return bursts
         return min(packets, int(random.geometric(1 / burst, bursts).sum()))
 
 
-def mean_loss(asked: Impairments) -> float:
+def mean_loss(impairments: Impairments) -> float:
     """Share of packets that do not arrive, or arrive damaged, in the long run."""
-    loss = asked.loss
+    loss = impairments.loss
     share = loss.mean_loss if isinstance(loss, (GilbertElliott, FourState)) else loss
-    return 1 - (1 - share) * (1 - asked.corrupt)
+    return 1 - (1 - share) * (1 - impairments.corrupt)
 
 
-def mean_burst(asked: Impairments) -> float:
+def mean_burst(impairments: Impairments) -> float:
     """Packets that are lost together."""
-    return asked.loss.mean_burst if isinstance(asked.loss, GilbertElliott) else 1.0
+    return impairments.loss.mean_burst if isinstance(impairments.loss, GilbertElliott) else 1.0

@@ -4,30 +4,28 @@ without its links.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from testbed.fidelity.evidence import Evidence, Trip, gather
+from testbed.fidelity.evidence import Evidence, Trip
 from testbed.fidelity.evidence import unattributed_bytes as link_unattributed
-from testbed.fidelity.reference import RequestedLinks
 from testbed.fidelity.run_checks import nodes_seen
 from testbed.fidelity.summary import Events, summarise_job
-from testbed.fidelity.verdict import Verdict
-from testbed.records.intervals import IntervalSet
 from testbed.records.link_log import LinkLog, LinkTraffic, TrafficRows
 from testbed.records.manifest import THRESHOLDS, Thresholds
 from testbed.records.run_directory import LINKS, SUMMARY, RunDirectory, read_events, read_jsonl
-from testbed.runner.judge import ways_of, write_certificate
+from testbed.runner.judge import (
+    link_evidence,
+    path_model,
+    requested_links,
+    write_certificate,
+    write_failure,
+)
+from testbed.runner.trial import TrialOutcome, TrialPlan
 from testbed.scenario.link_state import SEGMENT_HEADER_BYTES
-from testbed.scenario.load import Loaded
 from testbed.scenario.node_timeline import node_changes
-
-if TYPE_CHECKING:
-    from testbed.runner.exec.trial import ExecTrial
-
 
 Records = Sequence[Mapping[str, Any]]
 
@@ -45,11 +43,7 @@ _LOOPBACK = (
 
 
 def bypass_findings(
-    carried: Records,
-    sockets: Records,
-    *,
-    processes: int,
-    limits: Thresholds = THRESHOLDS,
+    carried: Records, sockets: Records, *, processes: int, limits: Thresholds = THRESHOLDS
 ) -> list[str]:
     """A sentence for every way that bytes took around the shaped interfaces; records as in
     ``records.job_steps``.
@@ -81,25 +75,25 @@ def socket_counts(sockets: Records) -> list[dict[str, Any]]:
 def unattributed_bytes(
     carried: Records, sockets: Records, limits: Thresholds = THRESHOLDS
 ) -> dict[str, str]:
-    """Return why connections leave bytes of a link unaccounted, keyed by place: not TCP's, or of no
-    node."""
-    nodes = {one["node"] for one in carried}
+    """Return why connections leave bytes of a link unaccounted, keyed by link direction."""
+    nodes = {interface["node"] for interface in carried}
     tcp = Counter[str]()
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for socket in socket_counts(sockets):
         tcp[socket["node"]] += socket["bytes_sent"] + socket["header_bytes"] * socket["segs_out"]
         if socket["peer"] is None:
-            found[f"{socket['node']} down"] = "it has spoken with somebody who is no node"
-    for one in carried:
+            reasons[f"{socket['node']} down"] = "it has spoken with somebody who is no node"
+    for interface in carried:
         # An interface counts a bundle's headers once, so that it never counts more than the packets
         # had.
-        node, more = one["node"], one["sent_bytes"] - tcp[one["node"]]
-        slack = limits.identity_slack_bytes + limits.identity_deviation * one["sent_bytes"]
-        if one["role"] == "data" and more > slack:
-            said = f"{node} has sent {more} B that no TCP connection accounts for"
+        node, sent = interface["node"], interface["sent_bytes"]
+        more = sent - tcp[node]
+        slack = limits.identity_slack_bytes + limits.identity_deviation * sent
+        if interface["role"] == "data" and more > slack:
             ends = [f"{node} up", *(f"{other} down" for other in nodes if other != node)]
-            found.update((end, said) for end in ends)
-    return found
+            why = f"{node} has sent {more} B that no TCP connection accounts for"
+            reasons.update(dict.fromkeys(ends, why))
+    return reasons
 
 
 def round_trips(sockets: Records) -> list[Trip]:
@@ -112,57 +106,59 @@ def round_trips(sockets: Records) -> list[Trip]:
 
 
 def _allowed(carried: Records, limits: Thresholds) -> Callable[[str], float]:
-    """Return a function of the node for the bytes that may go elsewhere: a meeting's messages are
-    no training."""
+    """Return the bytes that a node may send elsewhere: a rendezvous is no training."""
     linked = _linked(carried)
     return lambda node: max(limits.around_floor_bytes, limits.around_share * linked[node])
 
 
 def _linked(carried: Records) -> Counter[str]:
     """Return bytes both ways over a node's shaped interface, keyed by node."""
-    found = Counter[str]()
-    for one in carried:
-        if one["role"] == "data":
-            found[one["node"]] += one["sent_bytes"] + one["received_bytes"]
-    return found
+    linked = Counter[str]()
+    for interface in carried:
+        if interface["role"] == "data":
+            linked[interface["node"]] += interface["sent_bytes"] + interface["received_bytes"]
+    return linked
+
+
+def _sent_over(carried: Records, role: str) -> Counter[str]:
+    """Return bytes that a node sent over its interfaces of ``role``, keyed by node."""
+    sent = Counter[str]()
+    for interface in carried:
+        if interface["role"] == role:
+            sent[interface["node"]] += interface["sent_bytes"]
+    return sent
 
 
 def _control(carried: Records, sockets: Records, allowed: Callable[[str], float]) -> Iterator[str]:
-    """Yield a finding for what left by the control network, save connections to others than nodes:
-    no link is there."""
-    sent = Counter[str]()
-    for one in carried:
-        if one["role"] == "control":
-            sent[one["node"]] += one["sent_bytes"]
+    """Yield a finding for what went between nodes over the control network: it has no links."""
+    sent = _sent_over(carried, "control")
     for socket in sockets:
         if socket["interface"] == "control" and socket["peer_node"] is None:
             packets = _header(socket) * socket["segments_out"]
             sent[socket["node"]] -= socket["bytes_sent"] + packets
-    found = [(node, octets) for node, octets in sent.most_common() if octets > allowed(node)]
-    for node, octets in found[:1]:
+    most = [(node, octets) for node, octets in sent.most_common() if octets > allowed(node)]
+    for node, octets in most[:1]:
         yield (
             f"{node} sent {octets} B over the control network, which is not "
-            f"shaped{_to(node, sockets)}{_more(found)}. {_CONTROL}"
+            f"shaped{_to(node, sockets)}{_more(most)}. {_CONTROL}"
         )
 
 
 def _loopback(carried: Records, limits: Thresholds) -> Iterator[str]:
-    """Yield a finding where a node says more to itself than to all others: less is no sign, as it
-    misses no link."""
-    if len({one["node"] for one in carried}) == 1:
+    """Yield a finding where a node sent more to itself than to all others."""
+    if len({interface["node"] for interface in carried}) == 1:
         return  # there is nobody else
-    sent, linked = Counter[str](), _linked(carried)
-    for one in carried:
-        if one["role"] == "loopback":
-            sent[one["node"]] += one["sent_bytes"]
-    found = [
-        (node, octets)
-        for node, octets in sent.most_common()
-        if octets > max(limits.around_floor_bytes, linked[node])
+    sent, linked, floor = (
+        _sent_over(carried, "loopback"),
+        _linked(carried),
+        limits.around_floor_bytes,
+    )
+    most = [
+        (node, octets) for node, octets in sent.most_common() if octets > max(floor, linked[node])
     ]
-    for node, octets in found[:1]:
+    for node, octets in most[:1]:
         yield (
-            f"the loopback interface of {node} carried {octets} B{_more(found)}, more than its "
+            f"the loopback interface of {node} carried {octets} B{_more(most)}, more than its "
             "link, and one process was to run there. "
             f"{_LOOPBACK}"
         )
@@ -181,37 +177,45 @@ def _to(node: str, sockets: Records) -> str:
     return f" (most of it from {most['own']} to {most['peer']} of {most['peer_node']})"
 
 
-def _more(found: Sequence[object]) -> str:
-    return f" (and {len(found) - 1} more of the kind)" if len(found) > 1 else ""
+def _more(nodes: Sequence[object]) -> str:
+    return f" (and {len(nodes) - 1} more of the kind)" if len(nodes) > 1 else ""
 
 
 def _header(socket: Mapping[str, Any]) -> int:
     return SEGMENT_HEADER_BYTES + (IPV6_MORE_BYTES if socket["own"].startswith("[") else 0)
 
 
-WAYS = ("carried", "socket", "shared")
-"""Kinds of events that tell by which ways a job's bytes went."""
+ROUTES = ("carried", "socket", "shared")
+"""Kinds of events that tell by which routes a job's bytes went."""
 
 
 def conclude(
-    performance: ExecTrial,
-    loaded: Loaded,
-    directory: RunDirectory,
-    held: Mapping[str, Any],
-    error: BaseException | None,
+    plan: TrialPlan, outcome: TrialOutcome, *, seconds: float, processes: int, missed: Sequence[str]
 ) -> dict[str, Any]:
-    """Find the verdict, write ``certificate.json`` and ``summary.json``; returns the summary."""
+    """Find the verdict, write ``certificate.json`` and ``summary.json``; returns the summary.
+
+    ``seconds``: from t0 to the last process's end; ``processes``: of each node; ``missed``: why
+    connections are missing.
+    """
+    directory = plan.directory
     history, traffic = _read(directory)
-    dilation = loaded.scenario.dilation
-    if error is not None:
-        cut_short = Verdict.of_failure(error)
-        verdict = write_certificate(
-            directory, Evidence(), history, IntervalSet(), dilation, cut_short
-        )
+    if outcome.error is not None:
+        verdict = write_failure(plan, history, outcome.error)
     else:
-        events = read_events(directory.path, WAYS)
-        evidence = _evidence(performance, loaded, held, history, events)
-        verdict = write_certificate(directory, evidence, history, history.under_way, dilation)
+        events = read_events(directory.path, ROUTES)
+        evidence = _evidence(plan, outcome, history, events, seconds)
+        carried, sockets = events.get("carried", []), events.get("socket", [])
+        evidence = replace(
+            evidence,
+            unattributed={
+                **unattributed_bytes(carried, sockets),
+                **evidence.unattributed,
+                **{str(end): why for end in plan.experiment.timeline.ends for why in missed[:1]},
+            },
+            bypasses=bypass_findings(carried, sockets, processes=processes),
+            bypass_unwatched=missed,
+        )
+        verdict = write_certificate(plan, evidence, history, history.under_way)
     summary = summarise_job(directory.path, verdict, traffic)
     directory.write_json(SUMMARY, summary)
     return summary
@@ -225,38 +229,22 @@ def _read(directory: RunDirectory) -> tuple[LinkLog, LinkTraffic]:
 
 
 def _evidence(
-    performance: ExecTrial,
-    loaded: Loaded,
-    held: Mapping[str, Any],
-    history: LinkLog,
-    events: Events,
+    plan: TrialPlan, outcome: TrialOutcome, history: LinkLog, events: Events, seconds: float
 ) -> Evidence:
-    links = [] if performance.links is None else performance.links.to_json()["links"]
-    until_s = max((float(link["to_s"]) for link in links), default=0.0)
-    assert performance.watch is not None, "a job that has begun is watched"
-    carried, sockets = events.get("carried", []), events.get("socket", [])
-    asked, scenario = RequestedLinks.of(loaded.timeline(), until_s), loaded.wall()
-    found = gather(
-        links,
+    scenario, requested = plan.experiment.scenario, requested_links(plan, outcome)
+    sockets = events.get("socket", [])
+    evidence = link_evidence(
+        outcome,
         history,
-        asked,
-        seconds=performance.seconds,
-        processors=os.cpu_count() or 1,
+        requested,
+        path_model(scenario, requested),
+        seconds=seconds,
         under_way=history.under_way,
-        held=held["links"],
         trips=round_trips(sockets),
-        ways=ways_of(scenario, asked),
     )
     return replace(
-        found,
+        evidence,
         sockets=socket_counts(sockets),
-        unattributed={
-            **unattributed_bytes(carried, sockets),
-            **link_unattributed(asked, performance.bystanders.crossed),
-            **{str(end): why for end in asked.ends for why in performance.watch.missed[:1]},
-        },
-        bypasses=bypass_findings(carried, sockets, processes=performance.processes),
-        bypass_unwatched=performance.watch.missed,
-        nodes=nodes_seen(node_changes(scenario), history.nodes, performance.seconds),
-        foreign_drops={"the host's receive backlog": performance.backlog_drops},
+        unattributed=link_unattributed(requested, outcome.crossed),
+        nodes=nodes_seen(node_changes(scenario), history.nodes, seconds),
     )

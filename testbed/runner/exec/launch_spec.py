@@ -41,8 +41,7 @@ LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,40}")
 
 @dataclass(frozen=True, slots=True)
 class LaunchSpec:
-    """A command for all nodes that are not hosts. ``processes``: of each node; ``seconds``: the
-    most, in wall time."""
+    """A command for all nodes but hosts. ``processes``: of each; ``seconds``: wall time."""
 
     command: tuple[str, ...]
     name: str = "job"
@@ -72,8 +71,7 @@ class LaunchSpec:
         return max(1, processors // (nodes * self.processes))
 
     def to_json(self) -> dict[str, Any]:
-        """Return what a manifest says of it, as the row of an algorithm: of variables their names
-        alone."""
+        """Return what a manifest says of it, as of an algorithm; of variables the names alone."""
         row = {"name": self.name, "command": list(self.command), "nproc": self.processes}
         names = sorted(dict(self.environment))
         return {**row, "variables": names} if names else row
@@ -81,8 +79,7 @@ class LaunchSpec:
 
 @dataclass(frozen=True, slots=True)
 class ProcessSlot:
-    """One process's place: ``nodes`` are all nodes' names, by rank; addresses and interface are the
-    data network's."""
+    """One process's place: all ``nodes`` by rank; data network's addresses and interface."""
 
     nodes: Sequence[str]
     node_rank: int
@@ -97,47 +94,47 @@ class ProcessSlot:
         return self.nodes[self.node_rank]
 
 
-def variables(order: LaunchSpec, seat: ProcessSlot, marks: str, threads: int) -> dict[str, str]:
-    """The environment of the process in ``seat``. ``marks``: where ``testbed.mark`` finds its
+def variables(spec: LaunchSpec, slot: ProcessSlot, marks: str, threads: int) -> dict[str, str]:
+    """The environment of the process in ``slot``. ``marks``: where ``testbed.mark`` finds its
     listener; ``threads``: that it should compute with."""
     return {
-        **dict(_ranks(order, seat)),
-        **_network(seat, alone=order.processes == 1),
-        "NARROWS_NODE": seat.node,
-        "NARROWS_ADDRESS": seat.address,
-        "NARROWS_INTERFACE": seat.interface,
+        **dict(_ranks(spec, slot)),
+        **_network(slot, alone=spec.processes == 1),
+        "NARROWS_NODE": slot.node,
+        "NARROWS_ADDRESS": slot.address,
+        "NARROWS_INTERFACE": slot.interface,
         "NARROWS_MARKS": marks,
         "OMP_NUM_THREADS": str(threads),
         "PYTHONUNBUFFERED": "1",
-        **dict(order.environment),
+        **dict(spec.environment),
     }
 
 
-def _ranks(order: LaunchSpec, seat: ProcessSlot) -> Iterator[tuple[str, str]]:
-    nodes, each = len(seat.nodes), order.processes
-    rank, world = seat.node_rank * each + seat.local_rank, nodes * each
-    if order.launches:
+def _ranks(spec: LaunchSpec, slot: ProcessSlot) -> Iterator[tuple[str, str]]:
+    nodes, each = len(slot.nodes), spec.processes
+    rank, world = slot.node_rank * each + slot.local_rank, nodes * each
+    if spec.launches:
         yield "PET_NNODES", str(nodes)
         yield "PET_NPROC_PER_NODE", str(each)
-        yield "PET_NODE_RANK", str(seat.node_rank)
-        yield "PET_MASTER_ADDR", seat.master
+        yield "PET_NODE_RANK", str(slot.node_rank)
+        yield "PET_MASTER_ADDR", slot.master
         yield "PET_MASTER_PORT", str(MASTER_PORT)
     for name, value in (
         ("RANK", rank),
         ("WORLD_SIZE", world),
-        ("LOCAL_RANK", seat.local_rank),
+        ("LOCAL_RANK", slot.local_rank),
         ("LOCAL_WORLD_SIZE", each),
     ):
         yield name, str(value)
         mpi = {"RANK": "RANK", "WORLD_SIZE": "SIZE", "LOCAL_WORLD_SIZE": "LOCAL_SIZE"}
         yield f"OMPI_COMM_WORLD_{mpi.get(name, name)}", str(value)
     for name in ("NODE_RANK", "GROUP_RANK"):
-        yield name, str(seat.node_rank)
-    yield "MASTER_ADDR", seat.master
+        yield name, str(slot.node_rank)
+    yield "MASTER_ADDR", slot.master
     yield "MASTER_PORT", str(MASTER_PORT)
 
 
-def _network(seat: ProcessSlot, *, alone: bool) -> dict[str, str]:
+def _network(slot: ProcessSlot, *, alone: bool) -> dict[str, str]:
     """Libraries left to themselves take the address of the host's name, or pass data through
     memory.
 
@@ -146,17 +143,16 @@ def _network(seat: ProcessSlot, *, alone: bool) -> dict[str, str]:
     around = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"} if alone else {}
     return {
         **around,
-        "GLOO_SOCKET_IFNAME": seat.interface,
-        "TP_SOCKET_IFNAME": seat.interface,
-        "NCCL_SOCKET_IFNAME": seat.interface,
-        "NCCL_HOSTID": seat.node,  # nodes are hosts of their own, though they share one
+        "GLOO_SOCKET_IFNAME": slot.interface,
+        "TP_SOCKET_IFNAME": slot.interface,
+        "NCCL_SOCKET_IFNAME": slot.interface,
+        "NCCL_HOSTID": slot.node,  # nodes are hosts of their own, though they share one
         "NCCL_IB_DISABLE": "1",
     }
 
 
 MOST_BYTES = 1 << 16
-"""Most bytes of a job's variables in all: the kernel takes no longer environment than twice that in
-one piece."""
+"""Most bytes of a job's variables in all: half of the kernel's longest environment string."""
 _FILE_BYTES = 1 << 20
 _NAME = re.compile(r"[^\s=\0]+")
 
@@ -168,7 +164,13 @@ def read_env_file(path: Path, own: Mapping[str, str] = os.environ) -> tuple[tupl
     Raises InputError with the line that is none.
     """
     text = text_of(path, _FILE_BYTES, "Write one NAME=VALUE in a line")
-    return tuple(_variables(path, text, own))
+    lines = ((n, line.removesuffix("\r").lstrip()) for n, line in enumerate(text.split("\n"), 1))
+    variables = [
+        _variable(line, f"{path}:{number}", own)
+        for number, line in lines
+        if line and not line.startswith("#")
+    ]
+    return tuple((name, value) for name, value in variables if value is not None)
 
 
 def named(text: str, own: Mapping[str, str] = os.environ) -> tuple[str, str]:
@@ -176,20 +178,26 @@ def named(text: str, own: Mapping[str, str] = os.environ) -> tuple[str, str]:
 
     Raises InputError where there is no name, or no variable of that name.
     """
-    name, equals, value = text.partition("=")
-    if not _NAME.fullmatch(name):
-        raise InputError(
-            "the name of a variable is missing, or has a space in it",
-            where="--env",
-            hint="Write NAME=VALUE",
-        )
-    if not equals and name not in own:
+    name, value = _variable(text, "--env", own)
+    if value is None:
         raise InputError(
             f"{name!r} is not set where the command was started",
             where="--env",
             hint="Write NAME=VALUE, or name a file with it: --env-file FILE",
         )
-    return name, value if equals else own[name]
+    return name, value
+
+
+def _variable(text: str, where: str, own: Mapping[str, str]) -> tuple[str, str | None]:
+    """Return name and value; None where the text has no value, and ``own`` no such variable."""
+    name, equals, value = text.partition("=")
+    if not _NAME.fullmatch(name):
+        raise InputError(
+            "the name of a variable is missing, or has a space in it",
+            where=where,
+            hint="Write NAME=VALUE",
+        )
+    return name, value if equals else own.get(name)
 
 
 def check_size(variables: tuple[tuple[str, str], ...]) -> None:
@@ -201,24 +209,6 @@ def check_size(variables: tuple[tuple[str, str], ...]) -> None:
             where="--env, --env-file",
             hint="Put what is long into a file, and its name into a variable",
         )
-
-
-def _variables(path: Path, text: str, own: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    for number, whole in enumerate(text.split("\n"), 1):
-        line = whole.removesuffix("\r").lstrip()
-        if not line or line.startswith("#"):
-            continue
-        name, equals, value = line.partition("=")
-        if not _NAME.fullmatch(name):
-            raise InputError(
-                "the name of a variable is missing, or has a space in it",
-                where=f"{path}:{number}",
-                hint="Write NAME=VALUE",
-            )
-        if equals:
-            yield name, value
-        elif name in own:
-            yield name, own[name]
 
 
 NOBODY = 10001
@@ -240,11 +230,10 @@ class Tenant:
         return f"{self.user}:{self.group}"
 
     def may(self, folder: Path, bits: int) -> bool:
-        """Return whether the folder's mode permits it ``bits`` (as others' in a mode), wherever the
-        folder is."""
-        found = folder.stat()
-        shift = 6 if found.st_uid == self.user else 3 if found.st_gid == self.group else 0
-        return stat.S_IMODE(found.st_mode) >> shift & bits == bits
+        """Return whether the folder's mode gives it ``bits`` (as others' in a mode)."""
+        state = folder.stat()
+        shift = 6 if state.st_uid == self.user else 3 if state.st_gid == self.group else 0
+        return stat.S_IMODE(state.st_mode) >> shift & bits == bits
 
     def writes(self, folder: Path) -> bool:
         """Return whether it can make files in a folder."""
@@ -257,30 +246,29 @@ def tenant(folder: Path, environ: Mapping[str, str] = os.environ) -> Tenant:
 
     Raises InputError where that user cannot read the folder.
     """
-    found = _tenant(folder, os.getuid(), os.getgid(), environ)
-    if not found.may(folder, _READ):
+    owner = _tenant(folder, os.getuid(), os.getgid(), environ)
+    if not owner.may(folder, _READ):
         raise InputError(
-            f"containers never run as root, and {found}, as who they would, may not read this "
+            f"containers never run as root, and {owner}, as who they would, may not read this "
             "folder",
             where=str(folder),
-            hint=f"Start the command in a folder of an ordinary user's (`chown -R {found} .` makes "
+            hint=f"Start the command in a folder of an ordinary user's (`chown -R {owner} .` makes "
             "this one that), or have others read it (`chmod o+rx .`)",
         )
-    return found
+    return owner
 
 
 def make_output(run: Path, owner: Tenant) -> Path:
-    """Make the folder for what a job makes, the tenant's own; returns its absolute path. Raises
-    OSError."""
+    """Make the folder for a job's output, the tenant's own; returns its path. Raises OSError."""
     above = os.open(run, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         os.mkdir(FOLDER, 0o755, dir_fd=above)
         if os.geteuid() == 0:
-            made = os.open(FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=above)
+            folder = os.open(FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=above)
             try:
-                os.fchown(made, owner.user, owner.group)
+                os.fchown(folder, owner.user, owner.group)
             finally:
-                os.close(made)
+                os.close(folder)
     finally:
         os.close(above)
     return run.resolve() / FOLDER
@@ -308,9 +296,9 @@ def drop_if_empty(run: Path) -> None:
 def _tenant(folder: Path, user: int, group: int, environ: Mapping[str, str]) -> Tenant:
     if user != 0:
         return Tenant(user, group)
-    found = folder.stat()
-    if found.st_uid != 0:
-        return Tenant(found.st_uid, found.st_gid or _group(found.st_uid))
+    state = folder.stat()
+    if state.st_uid != 0:
+        return Tenant(state.st_uid, state.st_gid or _group(state.st_uid))
     by_sudo = environ.get("SUDO_UID", "")
     if by_sudo.isdecimal() and int(by_sudo) != 0:
         return Tenant(int(by_sudo), _group(int(by_sudo)))
@@ -328,27 +316,12 @@ def _group(user: int) -> int:
 DOCKER = "docker"
 """The fabric whose nodes are containers."""
 _SYSTEM = (
-    "bin",
-    "boot",
-    "dev",
-    "etc",
-    "lib",
-    "lib32",
-    "lib64",
-    "proc",
-    "run",
-    "sbin",
-    "sys",
-    "usr",
+    *("bin", "boot", "dev", "etc", "lib", "lib32", "lib64"),
+    *("proc", "run", "sbin", "sys", "usr"),
 )
 _OF_ROOTS = (
-    "var/cache",
-    "var/lib/cloud",
-    "var/lib/docker",
-    "var/lib/dpkg",
-    "var/lib/systemd",
-    "var/log",
-    "var/spool",
+    *("var/cache", "var/lib/cloud", "var/lib/docker", "var/lib/dpkg", "var/lib/systemd"),
+    *("var/log", "var/spool"),
 )
 """Where what root owns is the system's: tables of cron, scripts of packages."""
 _SHARED = ("home", "opt", "root", "srv", "tmp", "var", "var/lib", "var/tmp")
@@ -394,8 +367,7 @@ def check_fabric(loaded: Loaded, fabric: str) -> None:
 
 
 def _others_use(folder: Path) -> bool:
-    """Return whether a folder is or has a home, or is the system's: others execute or read what a
-    job writes there."""
+    """Return whether a folder has a home or the system in it: others run what is there."""
     root, owner = Path("/"), folder.stat().st_uid
     homes = [Path.home()]
     with suppress(KeyError):  # a user without an entry

@@ -142,8 +142,8 @@ class MarkListener:
         """Tell all who wait, and whoever will ask, when t0 is."""
         with self._lock:
             self._t0_ns = t0_ns
-            for one in self._waiting.values():
-                _answer(one, t0_ns)
+            for connection in self._waiting.values():
+                _answer(connection, t0_ns)
 
     def close(self) -> None:
         """Hear no more, and end all threads that did. Safe to call twice.
@@ -178,17 +178,17 @@ class MarkListener:
         places = threading.Semaphore(self._most)
         while not self._closed:
             try:
-                one, _ = listener.accept()
+                connection, _ = listener.accept()
             except OSError:  # closed, or no descriptors are left
                 time.sleep(_FULL_S)
                 continue
-            if _user_of(one) != self._user:
+            if _user_of(connection) != self._user:
                 self.strangers += 1
-                one.close()
+                connection.close()
             elif not places.acquire(blocking=False):
-                one.close()
+                connection.close()
             else:
-                self._begin_hearing(one, node, places)
+                self._begin_hearing(connection, node, places)
 
     def _begin_hearing(
         self, connection: socket.socket, node: str, places: threading.Semaphore
@@ -203,15 +203,14 @@ class MarkListener:
         connection.close()
         places.release()
 
-    def _hear(self, one: socket.socket, node: str, places: threading.Semaphore) -> None:
-        """A process's marks until it ends. Who says who it is in no way, or much nonsense, is not
-        listened to any more."""
+    def _hear(self, connection: socket.socket, node: str, places: threading.Semaphore) -> None:
+        """Take a process's marks until it ends, says no hello, or sends too much nonsense."""
         nonsense = 0
         try:
-            with one, suppress(ValueError, OSError), one.makefile("rb") as lines:
-                one.settimeout(_HELLO_S)
+            with connection, suppress(ValueError, OSError), connection.makefile("rb") as lines:
+                connection.settimeout(_HELLO_S)
                 who = _Hello.model_validate_json(lines.readline(MOST_BYTES))
-                one.settimeout(None)
+                connection.settimeout(None)
                 while nonsense < MOST_NONSENSE and (line := lines.readline(MOST_BYTES)):
                     if self._closed:
                         break
@@ -225,30 +224,32 @@ class MarkListener:
                             self.left_out[node] += 1
                         continue
                     if mark.what == "begin":
-                        self._begin(who.rank, one)
+                        self._begin(who.rank, connection)
         finally:
             with self._lock:
-                self._waiting = {rank: each for rank, each in self._waiting.items() if each != one}
-                del self._connections[one]
+                self._waiting = {
+                    rank: each for rank, each in self._waiting.items() if each != connection
+                }
+                del self._connections[connection]
             places.release()
 
-    def _begin(self, rank: int, one: socket.socket) -> None:
+    def _begin(self, rank: int, connection: socket.socket) -> None:
         with self._lock:
-            self._waiting[rank] = one
+            self._waiting[rank] = connection
             if self._t0_ns is not None:
-                _answer(one, self._t0_ns)
+                _answer(connection, self._t0_ns)
 
 
 def _memory_bytes(line: bytes, mark: Mark) -> int:
     return _MARK_BYTES + _VALUE_BYTES * len(mark.values) + _PER_BYTE * len(line)
 
 
-def _user_of(one: socket.socket) -> int:
-    got = one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+def _user_of(connection: socket.socket) -> int:
+    got = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return int(_CREDENTIALS.unpack(got)[1])
 
 
-def _answer(one: socket.socket, t0_ns: int) -> None:
+def _answer(connection: socket.socket, t0_ns: int) -> None:
     """Without waiting: who asks and asks and reads no answer gets none, and holds up nobody."""
     with suppress(OSError):
-        one.send(json.dumps({"ns": t0_ns}).encode() + b"\n", socket.MSG_DONTWAIT)
+        connection.send(json.dumps({"ns": t0_ns}).encode() + b"\n", socket.MSG_DONTWAIT)

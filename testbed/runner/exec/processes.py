@@ -1,5 +1,4 @@
-"""The processes of a job: started in their nodes, heard to their end, and ended when they
-should."""
+"""The processes of a job: started in their nodes, followed to their end, and ended."""
 
 from __future__ import annotations
 
@@ -18,8 +17,7 @@ if TYPE_CHECKING:
 
 
 GRACE_S = 5.0
-"""How long the others may take to end by themselves when one has failed, and then when they were
-asked to."""
+"""How long others may take to end when one has failed, and then after each signal."""
 _ATTEMPTS, _LOOK_S = 3, 0.02
 _LAST_WORDS_S = 1.0
 """From a process's end to that of its output, which children of it may hold open."""
@@ -31,7 +29,7 @@ _KILLED = 128
 class Member:
     """One process. Times are of the monotonic clock; ``asked``: it was told to end."""
 
-    seat: ProcessSlot
+    slot: ProcessSlot
     rank: int
     process: Launched
     started_ns: int
@@ -55,17 +53,17 @@ class Member:
 class ProcessGroup:
     """All of them, by rank. ``output`` gets what they say."""
 
-    def __init__(self, fabric: Fabric, order: LaunchSpec, output: Output) -> None:
-        self._fabric, self._order, self._output = fabric, order, output
+    def __init__(self, fabric: Fabric, spec: LaunchSpec, output: Output) -> None:
+        self._fabric, self._spec, self._output = fabric, spec, output
         self.members: list[Member] = []
         self._end_at: float | None = None
         self._number = signal.SIGTERM
 
-    def start(self, seat: ProcessSlot, environment: Mapping[str, str]) -> None:
+    def start(self, slot: ProcessSlot, environment: Mapping[str, str]) -> None:
         """One more. Raises OSError where nothing can be started at all."""
-        process = self._fabric.launch(seat.node, self._order.command, environment)
-        rank = seat.node_rank * self._order.processes + seat.local_rank
-        member = Member(seat, rank, process, time.monotonic_ns())
+        process = self._fabric.launch(slot.node, self._spec.command, environment)
+        rank = slot.node_rank * self._spec.processes + slot.local_rank
+        member = Member(slot, rank, process, time.monotonic_ns())
         self.members.append(member)
         threading.Thread(target=self._follow, args=(member,), daemon=True).start()
 
@@ -81,16 +79,14 @@ class ProcessGroup:
         return sorted(bad, key=lambda member: member.ended_ns or 0)
 
     def excuse(self, killed_ns: Mapping[str, int]) -> None:
-        """Excuse processes of nodes that the scenario killed (``killed_ns``), unless they had ended
-        by then."""
+        """Excuse processes of nodes that the scenario killed, unless they had ended before."""
         for member in self.members:
-            at_ns = killed_ns.get(member.seat.node)
+            at_ns = killed_ns.get(member.slot.node)
             if at_ns is not None and (member.ended_ns is None or member.ended_ns >= at_ns):
                 member.asked = True
 
     def tend(self) -> None:
-        """When one has failed, the others get ``GRACE_S`` to notice, then a signal, then another
-        that nobody survives."""
+        """When one has failed, give the others ``GRACE_S``, then SIGTERM, then SIGKILL."""
         if self._end_at is None and self.failed:
             self._end_at = time.monotonic() + GRACE_S
         if self._end_at is not None and time.monotonic() > self._end_at and self.running:
@@ -101,7 +97,7 @@ class ProcessGroup:
         running = self.running
         for member in running:
             member.asked = True
-        for node in {member.seat.node for member in running}:
+        for node in {member.slot.node for member in running}:
             self._fabric.resume(node)  # one that stands still would not hear it
             self._fabric.signal(node, self._number)
         self._number, self._end_at = signal.SIGKILL, time.monotonic() + GRACE_S
@@ -133,4 +129,4 @@ class ProcessGroup:
         pipe = member.process.stdout
         assert pipe is not None
         for line in lines(pipe):
-            self._output.line(member.seat.node, member.seat.local_rank, line)
+            self._output.line(member.slot.node, member.slot.local_rank, line)

@@ -1,5 +1,4 @@
-"""``testbed exec``: somebody's command on all nodes, with links, records and certificate as of
-every run."""
+"""``testbed exec``: somebody's command on all nodes, recorded and judged as every run."""
 
 from __future__ import annotations
 
@@ -9,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from testbed.compatibility import resolve
 from testbed.fabric.base import ExecEnvironment
 from testbed.fabric.docker.fabric import pins_below
 from testbed.fabric.file_view import Account, Shown, account, account_for
 from testbed.host import images as host_images
 from testbed.records.run_directory import RunDirectory
-from testbed.runner.exec.judge import conclude
 from testbed.runner.exec.launch_spec import (
     DOCKER,
     LaunchSpec,
@@ -28,11 +27,12 @@ from testbed.runner.exec.launch_spec import (
 )
 from testbed.runner.exec.mark_listener import MarkListener
 from testbed.runner.exec.trial import ExecTrial, working
-from testbed.runner.manifest_writer import describe
+from testbed.runner.experiment import Experiment
 from testbed.runner.preflight import check
 from testbed.runner.progress import Progress
 from testbed.runner.session import Session
-from testbed.runner.signals import interruptible, machine, shielded
+from testbed.runner.signals import interruptible, machine
+from testbed.runner.trial import TrialPlan
 from testbed.scenario.expand import expand, racks
 from testbed.scenario.load import Loaded
 from testbed.user_files import Output
@@ -48,7 +48,7 @@ class Executed:
 
 def execute(
     loaded: Loaded,
-    order: LaunchSpec,
+    spec: LaunchSpec,
     fabric: str,
     out: Path,
     *,
@@ -59,7 +59,7 @@ def execute(
     pull: bool = False,
     writable_root: bool = False,
 ) -> Executed:
-    """Run ``order`` once on the nodes of ``loaded``. ``shown``: whether output goes to standard
+    """Run ``spec`` once on the nodes of ``loaded``. ``shown``: whether output goes to standard
     output.
 
     ``read``: folders and files that nodes have besides, read-only. ``pull``: images that the engine
@@ -73,23 +73,22 @@ def execute(
     check_nodes(loaded)
     check_fabric(loaded, fabric)
     owner = tenant(Path.cwd()) if fabric == DOCKER else None
-    images = {spec.name: scenario.nodes[spec.group].image for spec in working(specs)}
+    images = {node.name: scenario.nodes[node.group].image for node in working(specs)}
     own = {name: image for name, image in images.items() if image is not None}
     if own:
         host_images.require_user_images(own.values(), pull=pull)
-    least = check(loaded, fabric, processes=order.started)
+    least = check(loaded, fabric, processes=spec.started)
     progress = Progress(quiet)
-    directory = RunDirectory.create(
-        out, scenario_name=scenario.name, algorithm=order.name, seed=0, content_hash=loaded.hash
-    )
-    names = [spec.name for spec in working(specs)]
+    experiment = Experiment.untrained(loaded, scenario)
+    plan = TrialPlan.create(experiment, resolve("none"), 0, out, progress, spec.to_json())
+    directory, names = plan.directory, [node.name for node in working(specs)]
     output = Output(
-        directory.path / "log", max(map(len, names)), shown=shown, several=order.started > 1
+        directory.path / "log", max(map(len, names)), shown=shown, several=spec.started > 1
     )
     whose = _whose(owner)
-    hearing = MarkListener(names, whose, order.processes)
+    marks = MarkListener(names, whose, spec.processes)
     try:
-        exec_environment = _exec_environment(directory, hearing.folder, owner, own, writable_root)
+        exec_environment = _exec_environment(directory, marks.folder, owner, own, writable_root)
         with interruptible(), directory, machine(progress.say):
             progress.say(f"starting {len(specs)} nodes on the {fabric} fabric")
             if owner is not None and not owner.writes(Path.cwd()):
@@ -108,9 +107,9 @@ def execute(
                 exec_environment=exec_environment,
                 least=least,
             ) as session:
-                return _perform(session, loaded, order, hearing, output, directory, progress)
+                return _carry_out(ExecTrial(session, plan, spec, marks, output), output)
     finally:
-        hearing.close()
+        marks.close()
         output.close()
         drop_if_empty(directory.path)
 
@@ -119,8 +118,8 @@ def _whose(owner: Tenant | None) -> Account:
     """The user that the job's processes have. ``owner``: in containers."""
     if owner is not None:
         return Account(owner.user, owner.group)
-    found = account_for([Shown(str(Path.cwd()), writable=True)])
-    return found or Account(os.geteuid(), os.getegid())
+    own = account_for([Shown(str(Path.cwd()), writable=True)])
+    return own or Account(os.geteuid(), os.getegid())
 
 
 def _exec_environment(
@@ -130,16 +129,12 @@ def _exec_environment(
     images: Mapping[str, str],
     writable_root: bool,
 ) -> ExecEnvironment:
-    """Return what nodes offer to the job. ``owner``: whose it is in containers, where nodes are
-    some."""
+    """Return what nodes offer to the job. ``owner``: whose it is in containers, or None."""
     here, run = Path.cwd(), directory.path
     if owner is None:
-        found = here.stat() if account() is not None else None
-        own = (
-            Tenant(os.getuid(), os.getgid())
-            if found is None
-            else Tenant(found.st_uid, found.st_gid)
-        )
+        own, folder = Tenant(os.getuid(), os.getgid()), here.stat()
+        if account() is not None:
+            own = Tenant(folder.st_uid, folder.st_gid)
         return ExecEnvironment(here, rendezvous_dir, user=str(own), output=make_output(run, own))
     output = make_output(run, owner)
     pins = pins_below(here, run.absolute())
@@ -159,38 +154,13 @@ def _exec_environment(
     )
 
 
-def _perform(
-    session: Session,
-    loaded: Loaded,
-    order: LaunchSpec,
-    hearing: MarkListener,
-    output: Output,
-    directory: RunDirectory,
-    progress: Progress,
-) -> Executed:
-    performance = ExecTrial(session, loaded, order, hearing, output, directory, progress)
-    held = performance.shape()
-    describe(
-        directory,
-        loaded,
-        session.specs,
-        held["links"],
-        fabric=session.fabric_name,
-        algorithm=order.to_json(),
-        seed=0,
-    )
-    error: BaseException | None = None
+def _carry_out(trial: ExecTrial, output: Output) -> Executed:
+    summaries: list[dict[str, Any]] = []
     try:
-        performance.run()
-    except BaseException as failure:
-        error = failure
-        raise
+        trial.carry_out(conclude=summaries.append)
     finally:
-        with shielded():
-            summary = conclude(performance, loaded, directory, held, error)
-            session.fabric.save_logs()
         if output.failure is not None:
-            progress.insist(output.failure)
-        if error is not None:
-            progress.insist(f"records in {directory.path}")
-    return Executed(directory.path, summary)
+            trial.progress.insist(output.failure)
+        if trial.outcome.error is not None:
+            trial.progress.insist(f"records in {trial.directory.path}")
+    return Executed(trial.directory.path, summaries[0])
