@@ -28,8 +28,10 @@ def table(heading: str) -> list[dict[str, str]]:
 
 
 def parts(cell: str) -> set[str]:
-    """A cell's list as a set."""
-    return set() if cell == "none" else set(cell.split(", "))
+    """A cell's list as a set, with what the page's short names stand for."""
+    short = {row["short name"]: row["stands for"] for row in table("### Short names")}
+    listed = ", ".join(short.get(name, name) for name in cell.split(", "))
+    return set() if listed == "none" else set(listed.split(", "))
 
 
 def status_of(process: int | str) -> dict[str, list[str]]:

@@ -221,7 +221,7 @@ def promised(who: str) -> dict[str, tuple[str, str, set[str]]]:
     """By process: its user, its capabilities, and its own namespaces, as the documentation has them."""
     return {
         row["process"]: (row["user"], row["capabilities"], parts(row["namespaces of its own"]))
-        for row in table("## Who is who while a run lasts")
+        for row in table("### Processes")
         if row["fabric"] == f"netns, {who}"
     }
 
