@@ -72,7 +72,7 @@ class Algorithm:
             self.dense_below,
         )
 
-    def downward(self, layout: Layout) -> Values:
+    def downward(self, layout: Layout) -> Values[Any]:
         """Return the value coding in which the server writes its reply."""
         return Recipe(values=RecipeChoice(self.down, self.down_options)).make_values(layout)
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from testbed import exchange
 from testbed.algorithms import PATTERNS, ROWS, SUFFIXES, Algorithm, Pattern, extended
-from testbed.compress.base import Recipe, RecipeChoice, codings, needs_all, selectors, takes_density
+from testbed.compress.base import Recipe, RecipeChoice, codings, needs_all, selectors
 from testbed.compress.layout import Layout
-from testbed.control.base import Controller, controllers, watched
+from testbed.control.base import Controller, controllers
 from testbed.errors import InputError
 from testbed.exchange.base import exchanges
 
@@ -228,9 +228,9 @@ def _check_exchange(algorithm: Algorithm) -> None:
         )
 
 
-def _check_agreed(algorithm: Algorithm, controller: Controller) -> None:
+def _check_agreed(algorithm: Algorithm, controller: Controller[Any]) -> None:
     """Who sees what no other worker sees does not decide as the others do."""
-    own = sorted(watched(controller))
+    own = sorted(controller.watches)
     if algorithm.agree and own:
         raise InputError(
             f"controller {algorithm.controller!r} sees {' and '.join(own)} of its own worker, and "
@@ -239,7 +239,7 @@ def _check_agreed(algorithm: Algorithm, controller: Controller) -> None:
         )
 
 
-def _made(algorithm: Algorithm) -> Controller:
+def _made(algorithm: Algorithm) -> Controller[Any]:
     """Every part once; the controller, to look at."""
     layout = Layout.whole("mean", 1)
     algorithm.recipe.check()
@@ -249,13 +249,13 @@ def _made(algorithm: Algorithm) -> Controller:
     return controllers.get(algorithm.controller)(seed=0, **algorithm.options)
 
 
-def _check_density(algorithm: Algorithm, controller: Controller) -> None:
+def _check_density(algorithm: Algorithm, controller: Controller[Any]) -> None:
     """A density must have a selector that takes it."""
-    if takes_density(selectors.get(algorithm.selector)):
+    if selectors.get(algorithm.selector).takes_density:
         return
     if algorithm.controller == "fixed" and controller.density() == 1:
         return
-    able = [name for name in selectors if takes_density(selectors.get(name))]
+    able = [name for name in selectors if selectors.get(name).takes_density]
     raise InputError(
         f"selector {algorithm.selector!r} takes no density, so that controller "
         f"{algorithm.controller!r} has nothing to choose",

@@ -1,5 +1,5 @@
 """Named things that people add to (compressors, controllers, exchanges, fabrics, tasks), and the
-options of parts of an algorithm.
+options and the state of parts of an algorithm.
 
 A registry knows its entries by name, refuses a name twice, lists what it knows when a name is
 unknown, and also offers what other installed packages declare under its entry-point group.
@@ -7,10 +7,13 @@ unknown, and also offers what other installed packages declare under its entry-p
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from difflib import get_close_matches
 from importlib.metadata import entry_points
-from typing import Any, Generic, TypeVar
+from random import Random
+from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -75,7 +78,8 @@ def read(part: str, model: type[Model], given: Mapping[str, Any]) -> Model:
     except ValidationError as error:
         wrong = "; ".join(_complaint(detail) for detail in error.errors())
         known = ", ".join(
-            f"{field.alias or name} ({field.default})" for name, field in model.model_fields.items()
+            f"{field.alias or name} ({'needed' if field.is_required() else field.default})"
+            for name, field in model.model_fields.items()
         )
         hint = f"Options and their defaults: {known}" if known else "It has no options"
         raise InputError(f"{part}: {wrong}", hint=hint) from error
@@ -85,6 +89,66 @@ def _complaint(detail: Any) -> str:
     """One of pydantic's findings as a clause."""
     if detail["type"] == "extra_forbidden":
         return f"unknown option {detail['loc'][0]!r}"
+    if detail["type"] == "missing":
+        return f"option {detail['loc'][0]!r} is needed"
     name = str(detail["loc"][0]) + ": " if detail["loc"] else ""
     reason = detail["msg"].removeprefix("Value error, ")
     return f"{name}{reason}" + (f", got {detail['input']!r}" if name else "")
+
+
+class Configured(Generic[Model]):
+    """Base of parts that have a name, options, and a state that goes through checkpoints."""
+
+    noun: ClassVar[str]
+    name: ClassVar[str]
+    model: ClassVar[type[Any]] = Options
+    """Options of the part, a subclass of ``Options`` where it has any."""
+    carried: ClassVar[Mapping[str, str]] = {}
+    """Keys of ``state``, and the attributes that they stand for."""
+
+    def configure(self, options: Mapping[str, Any]) -> None:
+        """Set ``options``. Raises InputError that names every wrong one and lists the known."""
+        self.options: Model = read(f"{self.noun} {self.name!r}", self.model, options)
+
+    def state(self) -> dict[str, Any]:
+        """Return everything needed to go on from here, as copies; JSON values."""
+        return {key: _plain(getattr(self, name)) for key, name in self.carried.items()}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Continue exactly where ``state`` was taken; the options must be the same."""
+        for key, name in self.carried.items():
+            setattr(self, name, _restored(state[key], getattr(self, name)))
+
+
+def _plain(value: Any) -> Any:
+    """``value`` in JSON values."""
+    match value:
+        case Configured():
+            return value.state()
+        case Random():
+            version, internal, gauss = value.getstate()
+            return [version, list(internal), gauss]
+        case set():
+            return sorted(value)
+        case list() | tuple() | deque():
+            return [_plain(item) for item in value]
+        case dict():
+            return {key: _plain(item) for key, item in value.items()}
+    return value
+
+
+def _restored(value: Any, before: Any) -> Any:
+    """The value that ``_plain`` was given, of the same kind as ``before``."""
+    match before:
+        case Configured():
+            before.load(value)
+            return before
+        case Random():
+            version, internal, gauss = value
+            before.setstate((version, tuple(internal), gauss))
+            return before
+        case set():
+            return set(value)
+        case deque():
+            return deque(value, maxlen=before.maxlen)
+    return deepcopy(value)

@@ -5,7 +5,6 @@ the union of their indices.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -14,78 +13,48 @@ from torch import Tensor
 from testbed.compress import kernels
 from testbed.compress.base import BufferPool, Sparse
 from testbed.compress.indices import Indices, refuse
+from testbed.compress.kernels import index_codecs
 from testbed.compress.payload import payload_bytes
 from testbed.errors import WireError
 
 
-class Support(Protocol):
-    """A set of elements of one vector. Indices are int64, strictly ascending."""
-
-    def add(self, indices: Tensor) -> None:
-        """Take in ``indices``. Raises WireError unless they ascend in [0, size)."""
-        ...
-
-    def count(self) -> int:
-        """Elements in it."""
-        ...
-
-    def indices(self) -> Tensor:
-        """All of them; holds until the set is changed."""
-        ...
-
-    def clear(self) -> None:
-        """Empty it."""
-        ...
-
-
-def support(size: int, device: torch.device) -> Support:
-    """An empty set of elements of a vector of ``size``."""
-    return HostSupport(size) if device.type == "cpu" else DeviceSupport(size, device)
-
-
 class HostSupport:
-    """A bit for each element."""
+    """A set of elements of a vector of ``size``: a bit for each. Indices are int64 and ascend."""
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._words = np.zeros(-(-size // 64), np.uint64)
         self._scratch = BufferPool()
-        self._found: Indices | None = None
+        self._indices: Indices | None = None
 
     def add(self, indices: Tensor) -> None:
-        """Set their bits."""
-        from testbed.compress.kernels import index_codecs
-
+        """Take in ``indices``. Raises WireError unless they ascend in [0, size)."""
         given = np.ascontiguousarray(indices.numpy())
-        self._found = None
+        self._indices = None
         if not index_codecs.bitmap_add(self._words, given, self._size):
             refuse(given, self._size)
 
     def count(self) -> int:
-        """Bits that are set."""
-        from testbed.compress.kernels import index_codecs as loops_index
-
-        if self._found is not None:
-            return self._found.size
-        return int(loops_index.count_ones(self._words))
+        """Elements in it."""
+        if self._indices is not None:
+            return self._indices.size
+        return int(index_codecs.count_ones(self._words))
 
     def indices(self) -> Tensor:
-        """In a buffer that is used again after the next change."""
-        from testbed.compress.kernels import index_codecs as loops_index
-
-        if self._found is None:
-            self._found = self._scratch.array("indices", self.count(), np.int64)
-            loops_index.bitmap_read(self._words, self._found)
-        return torch.from_numpy(self._found)
+        """All of them, in a buffer that is used again after the next change."""
+        if self._indices is None:
+            self._indices = self._scratch.array("indices", self.count(), np.int64)
+            index_codecs.bitmap_read(self._words, self._indices)
+        return torch.from_numpy(self._indices)
 
     def clear(self) -> None:
         """No bit is set."""
         self._words.fill(0)
-        self._found = None
+        self._indices = None
 
 
 class DeviceSupport:
-    """A byte for each element, on an accelerator."""
+    """The same on an accelerator, with a byte for each element."""
 
     def __init__(self, size: int, device: torch.device) -> None:
         self._marks = torch.zeros(size, dtype=torch.bool, device=device)
@@ -134,7 +103,11 @@ class Aggregate:
         self._sum = torch.zeros(size, device=device)
         self._mean = torch.empty(size, device=device)
         self._operations = kernels.of(self._sum)
-        self._support = support(size, self._sum.device)
+        self._support: HostSupport | DeviceSupport = (
+            HostSupport(size)
+            if self._sum.device.type == "cpu"
+            else DeviceSupport(size, self._sum.device)
+        )
         self._full = False
 
     def add(self, sparse: Sparse) -> None:

@@ -1,4 +1,4 @@
-"""Protocols and options of compression. A message is what three things make of a gradient:
+"""Base classes of compression. A message is what three things make of a gradient:
 
     memory      adds what was not sent before          p = g + e
     selector    chooses which elements travel          indices, values
@@ -10,22 +10,25 @@ three go together; an algorithm is a row that names them. One instance of each s
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from inspect import Parameter, signature
 from random import Random
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import AfterValidator, Field
 
+from testbed.compress.kernels.compilation import as_float32
 from testbed.compress.layout import Layout
 from testbed.errors import InputError
-from testbed.registry import Registry
+from testbed.registry import Configured, Options, Registry
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+__all__ = ["Options", "Recipe", "RecipeChoice", "codings", "memories", "selectors"]
 
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
@@ -33,8 +36,8 @@ Allocator = Callable[[int], Floats]
 """Gives memory for so many values, contiguous, of undefined contents."""
 
 
-def fresh(count: int) -> Floats:
-    """Memory of its own: a ``Room``."""
+def allocate(count: int) -> Floats:
+    """Memory of its own: an ``Allocator``."""
     return np.empty(count, np.float32)
 
 
@@ -65,7 +68,7 @@ class Sparse:
     indices: Tensor | None
     values: Tensor
     seed: int | None = None
-    how: Selection | None = None
+    selection: Selection | None = None
 
     @property
     def count(self) -> int:
@@ -75,7 +78,7 @@ class Sparse:
 
 @dataclass(frozen=True, slots=True)
 class AccumulatedGradient:
-    """p: the vector to compress, with what the pass that made it saw on the way.
+    """p: the vector to compress, with statistics from the pass that computed it.
 
     ``flat`` float32 (n,), contiguous, finite; not to be written to.
     """
@@ -86,55 +89,61 @@ class AccumulatedGradient:
     max_abs: float
 
 
-class Selector(Protocol):
-    """Chooses which elements of one bucket travel.
+Given = TypeVar("Given", bound=Options)
+Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 
-    A class whose selectors take no density says so by ``takes_density = False``.
-    """
+
+def _positive(value: float) -> float:
+    if not 0.0 < as_float32(value) < float("inf"):
+        raise ValueError("it is not a positive float32")
+    return value
+
+
+PositiveFloat32 = Annotated[float, AfterValidator(_positive)]
+
+
+class Selector(Configured[Given], ABC):
+    """Chooses which elements of one bucket travel."""
+
+    noun = "selector"
+    takes_density: ClassVar[bool] = True
+    """False where a density does not say how much is sent."""
 
     def __init__(self, **options: Any) -> None:
-        """Raises InputError for options that are out of range, TypeError for those it does not
-        have."""
-        ...
+        """Raises InputError for options that are unknown or out of range."""
+        self.configure(options)
 
+    @abstractmethod
     def select(self, given: AccumulatedGradient, density: float, rng: Random) -> Sparse:
         """At least one element of a vector that has any, if it takes a ``density`` (in (0, 1]).
 
-        What is returned may view buffers that the next call reuses.
+        The result may view buffers that the next call reuses.
         """
-        ...
-
-    def state(self) -> dict[str, float]:
-        """Return what it learnt from earlier steps (a threshold), for a checkpoint; may be
-        empty."""
-        ...
-
-    def load(self, state: Mapping[str, float]) -> None:
-        """Restore what ``state`` returned."""
-        ...
 
 
-class Values(Protocol):
+class Values(Configured[Given], ABC):
     """How the values of one bucket's messages are written."""
 
+    noun = "value coding"
     code: ClassVar[int]
     """Its number on the wire, 0 to 255; ours are below 128."""
-    keeps_zero: ClassVar[bool]
-    """True if 0 is read as 0, so that elements that were not chosen can be sent among the
-    others."""
+    keeps_zero: ClassVar[bool] = True
+    """True if 0 is read as 0: elements that were not chosen can then be sent among the others."""
 
     def __init__(self, layout: Layout, **options: Any) -> None:
-        """For buckets of that layout. Raises InputError and TypeError as a selector's class
-        does."""
-        ...
+        """For buckets of that layout. Raises InputError as a selector does."""
+        del layout
+        self.configure(options)
+        self._scratch = BufferPool()
 
+    @abstractmethod
     def section_bytes(self, count: int) -> int:
         """Exact length of the section for ``count`` values, whatever they are.
 
         Raises InputError for a part of the bucket where only whole gradients can be written.
         """
-        ...
 
+    @abstractmethod
     def write(self, values: Floats, section: Bytes, rng: Random) -> Floats:
         """Fill ``section`` (all of its bytes) with ``values`` (m,); returns what will be read from
         it.
@@ -142,48 +151,40 @@ class Values(Protocol):
         ``values`` itself is returned where every value is kept exactly; else a buffer that the next
         call reuses. ``values`` is not changed.
         """
-        ...
 
     @classmethod
-    def read(cls, section: Bytes, count: int, room: Allocator = fresh) -> Floats:
+    @abstractmethod
+    def read(cls, section: Bytes, count: int, room: Allocator = allocate) -> Floats:
         """``count`` values; everything that is needed stands in ``section``.
 
         Any bytes may be given. Raises WireError unless they are exactly what ``write`` makes for so
         many values; allocates no more than a small multiple of ``section`` and what ``room`` gives,
-        which is not asked before ``section`` is known to be long enough. The result may view
+        which is not called before ``section`` is known to be long enough. The result may view
         ``section``.
         """
-        ...
-
-    def state(self) -> dict[str, Any]:
-        """Return what is carried from step to step (arrays and numbers), for a checkpoint; may be
-        empty."""
-        ...
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Restore what ``state`` returned."""
-        ...
 
 
-class Memory(Protocol):
+class Memory(Configured[Given], ABC):
     """Memory of what one bucket's messages left out."""
 
-    def __init__(self, layout: Layout, **options: Any) -> None:
-        """For buckets of that layout. Raises InputError and TypeError as a selector's class
-        does."""
-        ...
+    noun = "memory"
 
-    def compensate(self, flat: Tensor) -> AccumulatedGradient:
+    def __init__(self, layout: Layout, **options: Any) -> None:
+        """For buckets of that layout. Raises InputError as a selector does."""
+        self.configure(options)
+        self._layout = layout
+
+    @abstractmethod
+    def accumulate(self, flat: Tensor) -> AccumulatedGradient:
         """The vector to compress in place of ``flat`` (float32 (n,), contiguous), which stays as it
         is.
 
         Nothing is kept yet: where the result is not finite, the call can be forgotten.
         """
-        ...
 
+    @abstractmethod
     def update(self, given: AccumulatedGradient, sent: Sparse) -> None:
         """Keep what ``sent``, as its receiver reads it, lacks of ``given``."""
-        ...
 
     def state(self) -> dict[str, Tensor]:
         """Return what is kept, keyed by the names of the layout's parts (copies of the shape of
@@ -191,49 +192,25 @@ class Memory(Protocol):
 
         Keys ``<name>`` or, where there are several vectors, ``<name>/<vector>``.
         """
-        ...
+        return {}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Take over, of what ``state`` of any layout returned, what belongs to parts of this
-        one."""
-        ...
+        one: zeros for parts that it does not have. Raises InputError for one of another size."""
 
 
-class Stateless:
-    """For selectors and values that carry nothing from step to step."""
-
-    def state(self) -> dict[str, Any]:
-        """Nothing."""
-        return {}
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Nothing to restore."""
+selectors: Registry[type[Selector[Any]]] = Registry("selector", "narrows.compressors")
+codings: Registry[type[Values[Any]]] = Registry("value coding", "narrows.values")
+memories: Registry[type[Memory[Any]]] = Registry("memory", "narrows.memories")
 
 
-SelectorFactory = type[Selector]
-ValuesFactory = type[Values]
-MemoryFactory = type[Memory]
-
-selectors: Registry[SelectorFactory] = Registry("selector", "narrows.compressors")
-codings: Registry[ValuesFactory] = Registry("value coding", "narrows.values")
-memories: Registry[MemoryFactory] = Registry("memory", "narrows.memories")
-
-
-def takes_density(selector: SelectorFactory) -> bool:
-    """Return whether a density says how much ``selector`` sends."""
-    return bool(getattr(selector, "takes_density", True))
-
-
-def needs_all(coding: ValuesFactory, **options: Any) -> bool:
+def needs_all(coding: type[Values[Any]], **options: Any) -> bool:
     """Return whether ``coding`` writes whole gradients only."""
     try:
         coding(Layout.whole("gradient", 2), **options).section_bytes(1)
     except InputError:
         return True
     return False
-
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,54 +250,17 @@ class Recipe:
         self.make_values(layout)
         self.make_memory(layout)
 
-    def make_selector(self) -> Selector:
+    def make_selector(self) -> Selector[Any]:
         """A selector for one bucket."""
-        return _made("selector", selectors.get(self.selector.name), self.selector)
+        return selectors.get(self.selector.name)(**self.selector.options)
 
-    def make_values(self, layout: Layout) -> Values:
+    def make_values(self, layout: Layout) -> Values[Any]:
         """A value coding for one bucket."""
-        return _made("value coding", codings.get(self.values.name), self.values, layout)
+        return codings.get(self.values.name)(layout, **self.values.options)
 
-    def make_memory(self, layout: Layout) -> Memory:
+    def make_memory(self, layout: Layout) -> Memory[Any]:
         """A memory for one bucket."""
-        return _made("memory", memories.get(self.memory.name), self.memory, layout)
-
-
-def _made(noun: str, factory: Callable[..., T], choice: RecipeChoice, *given: Layout) -> T:
-    """Return what ``factory`` makes. Raises InputError, with the options there are, for others."""
-    asked = signature(factory)
-    try:
-        asked.bind(*given, **choice.options)
-        return factory(*given, **choice.options)
-    except (TypeError, ValueError, OverflowError) as error:  # an option it does not have, or lacks,
-        # or one of another type
-        raise InputError(
-            f"{noun} {choice.name!r}: {error}",
-            hint=_options(list(asked.parameters.values())[len(given) :]),
-        ) from error
-
-
-def _options(parameters: list[Parameter]) -> str:
-    """Return a text with the options of a class and their defaults."""
-    if not parameters:
-        return "It has no options"
-    defaults = {p.name: "needed" if p.default is p.empty else p.default for p in parameters}
-    known = ", ".join(f"{name} ({default})" for name, default in defaults.items())
-    return f"Options and their defaults: {known}"
-
-
-def whole_number(name: str, value: object, least: int, most: int = 1_000_000_000) -> int:
-    """Raises InputError unless it is an integer in [``least``, ``most``]."""
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise InputError(f"{name} {value!r} is not a whole number from {least} to {most}")
-    return value
-
-
-def yes_or_no(name: str, value: object) -> bool:
-    """Raises InputError unless it is true or false."""
-    if not isinstance(value, bool):
-        raise InputError(f"{name} {value!r} is neither true nor false")
-    return value
+        return memories.get(self.memory.name)(layout, **self.memory.options)
 
 
 Kind = TypeVar("Kind", bound=np.generic)
@@ -333,14 +273,14 @@ class BufferPool:
     """
 
     def __init__(self) -> None:
-        self._held: dict[str, NDArray[Any]] = {}
+        self._arrays: dict[str, NDArray[Any]] = {}
 
     def array(self, name: str, count: int, kind: type[Kind]) -> NDArray[Kind]:
         """``count`` elements of ``kind``; their contents are undefined."""
-        held = self._held.get(name)
-        if held is None or held.size < count:
-            held = self._held[name] = np.empty(count + count // 8, kind)
-        return held[:count]
+        array = self._arrays.get(name)
+        if array is None or array.size < count:
+            array = self._arrays[name] = np.empty(count + count // 8, kind)
+        return array[:count]
 
     def room(self, name: str) -> Allocator:
         """``array`` of float32, for whoever knows how many."""
@@ -351,14 +291,14 @@ class PayloadBuffer:
     """Grows when needed. What was written before is void as soon as the next payload is begun."""
 
     def __init__(self) -> None:
-        self._held = bytearray()
+        self._bytes = bytearray()
         self.scratch = BufferPool()
 
     def take(self, length: int) -> memoryview:
         """``length`` bytes of undefined contents."""
-        if len(self._held) < length:
-            self._held = bytearray(length + length // 8)
-        return memoryview(self._held)[:length]
+        if len(self._bytes) < length:
+            self._bytes = bytearray(length + length // 8)
+        return memoryview(self._bytes)[:length]
 
 
 def as_bytes(view: memoryview) -> Bytes:

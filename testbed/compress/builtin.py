@@ -1,5 +1,5 @@
-"""Every selector, value coding and memory that ships with Narrows, one line each, and the numbers
-of value codings on the wire. A new one is a file and a line here.
+"""Every selector, value coding and memory that ships with Narrows, and the numbers of value
+codings on the wire. A new one is a file and an entry here.
 
 None of these modules imports torch or numba: they use the tensors they are given, so that the names
 are known (and a scenario validates) on a machine without them.
@@ -8,8 +8,9 @@ are known (and a scenario validates) on a machine without them.
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
-from testbed.compress.base import ValuesFactory, codings, memories, selectors
+from testbed.compress.base import Values, codings, memories, selectors
 from testbed.compress.memory import ErrorFeedback, MomentumCorrection, NoMemory
 from testbed.compress.selectors.dgc import Dgc, Hierarchical
 from testbed.compress.selectors.dryden import Dryden
@@ -31,41 +32,22 @@ from testbed.compress.values.sign import OneBit, Sign
 from testbed.compress.values.ternary import Ternary
 from testbed.errors import WireError
 
-selectors.add("dense", Dense)
-selectors.add("topk", TopK)
-selectors.add("radix", Radix)
-selectors.add("laplace", Laplace)
-selectors.add("randk", RandK)
-selectors.add("threshold", Threshold)
-selectors.add("dgc", Dgc)
-selectors.add("hierarchical", Hierarchical)
-selectors.add("sidco-e", SidcoExponential)
-selectors.add("sidco-p", SidcoPareto)
-selectors.add("sidco-gp", SidcoGamma)
-selectors.add("redsync-trimmed", Trimmed)
-selectors.add("redsync-search", Search)
-selectors.add("gaussian", Gaussian)
-selectors.add("mstopk", MsTopK)
-selectors.add("dryden", Dryden)
+for _selector in (
+    Dense, TopK, Radix, Laplace, RandK, Threshold, Dgc, Hierarchical,
+    SidcoExponential, SidcoPareto, SidcoGamma, Trimmed, Search, Gaussian, MsTopK, Dryden,
+):  # fmt: skip
+    selectors.add(_selector.name, _selector)
 
-codings.add("fp32", Fp32)
-codings.add("fp16", Fp16)
-codings.add("bf16", Bf16)
-codings.add("int8", Int8)
-codings.add("maxmin", MaxMin)
-codings.add("onebit", OneBit)
-codings.add("sign", Sign)
-codings.add("ternary", Ternary)
-codings.add("qsgd", Qsgd)
-codings.add("natural", Natural)
-codings.add("lowrank", LowRank)
+for _coding in (
+    Fp32, Fp16, Bf16, Int8, MaxMin, OneBit, Sign, Ternary, Qsgd, Natural, LowRank,
+):  # fmt: skip
+    codings.add(_coding.name, _coding)
 
-memories.add("none", NoMemory)
-memories.add("feedback", ErrorFeedback)
-memories.add("dgc", MomentumCorrection)
+for _memory in (NoMemory, ErrorFeedback, MomentumCorrection):
+    memories.add(_memory.name, _memory)
 
 
-def coding_of(code: int) -> ValuesFactory:
+def coding_of(code: int) -> type[Values[Any]]:
     """Raises WireError for a number that nobody has."""
     if code not in _by_code():
         _by_code.cache_clear()  # it may have been registered since
@@ -76,12 +58,12 @@ def coding_of(code: int) -> ValuesFactory:
 
 
 @cache
-def _by_code() -> dict[int, ValuesFactory]:
+def _by_code() -> dict[int, type[Values[Any]]]:
     """Raises ValueError where two codings have one number, or one has a number that is no byte."""
-    found: dict[int, ValuesFactory] = {}
+    by_code: dict[int, type[Values[Any]]] = {}
     for name in codings:
         coding = codings.get(name)
-        if coding.code in found or not 0 <= coding.code < 256:
+        if coding.code in by_code or not 0 <= coding.code < 256:
             raise ValueError(f"value coding {name!r} cannot have the number {coding.code}")
-        found[coding.code] = coding
-    return found
+        by_code[coding.code] = coding
+    return by_code

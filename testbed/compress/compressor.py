@@ -61,7 +61,7 @@ class ParameterShare:
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class EncodedBucket:
     """A message on its way out. ``payload`` holds until the bucket's next message is made."""
 
     payload: memoryview
@@ -69,7 +69,7 @@ class Packed:
     """Elements of the gradient."""
     count: int
     """Elements sent."""
-    how: Selection | None
+    selection: Selection | None
     before: float = 0.0
     """Σ|p|: of all that there was to send."""
     sent: float = 0.0
@@ -82,26 +82,26 @@ class Bucket:
     """Compresses one flat vector after another, and remembers what it left out."""
 
     def __init__(self, layout: Layout, recipe: Recipe) -> None:
-        self.layout, self._made_with = layout, [recipe.selector.name, recipe.values.name]
+        self.layout, self._names = layout, [recipe.selector.name, recipe.values.name]
         self._selector = recipe.make_selector()
         self._values = recipe.make_values(layout)
         self._memory = recipe.make_memory(layout)
         self._buffer, self._staging = PayloadBuffer(), Staging()
 
-    def compensate(self, flat: Tensor) -> AccumulatedGradient:
+    def accumulate(self, flat: Tensor) -> AccumulatedGradient:
         """Return the vector to compress in place of ``flat``; nothing is kept yet, so it can be
         forgotten.
 
         ``flat``: float32 (n,), contiguous; it is not changed. Raises GradientError for NaN or
         infinity.
         """
-        given = self._memory.compensate(flat)
+        given = self._memory.accumulate(flat)
         if not isfinite(given.sum_abs):
             refuse(flat, self.layout)
             refuse(given.flat, self.layout)
         return given
 
-    def compress(
+    def encode(
         self,
         given: AccumulatedGradient,
         density: float,
@@ -109,10 +109,10 @@ class Bucket:
         *,
         weigh: bool = False,
         itemise: bool = False,
-    ) -> Packed:
-        """The message; ``given`` is what ``compensate`` returned last.
+    ) -> EncodedBucket:
+        """The message; ``given`` is what ``accumulate`` returned last.
 
-        ``weigh``, ``itemise``: find ``Packed.sent`` and ``Packed.parts`` too.
+        ``weigh``, ``itemise``: find ``EncodedBucket.sent`` and ``EncodedBucket.parts`` too.
         """
         sent = self._selector.select(given, density, rng)
         encoded = encode(self._staging.to_host(sent), self._values, rng, self._buffer)
@@ -120,7 +120,9 @@ class Bucket:
         read = encoded.values.to(given.flat.device)
         self._memory.update(given, replace(sent, values=read))
         parts = self._shares(sent, len(encoded.payload)) if itemise else ()
-        return Packed(encoded.payload, sent.size, sent.count, sent.how, given.sum_abs, mass, parts)
+        return EncodedBucket(
+            encoded.payload, sent.size, sent.count, sent.selection, given.sum_abs, mass, parts
+        )
 
     def _shares(self, sent: Sparse, length: int) -> tuple[ParameterShare, ...]:
         ends = [part.offset + part.size for part in self.layout]
@@ -130,34 +132,33 @@ class Bucket:
         counts = [end - begin for begin, end in pairwise([0, *ends])]
         return tuple(ParameterShare(count, length * count / max(1, sent.count)) for count in counts)
 
-    def memory(self) -> dict[str, Tensor]:
+    def memory_state(self) -> dict[str, Tensor]:
         """Return what was left out, keyed by parameter."""
         return self._memory.state()
 
-    def recall(self, state: Mapping[str, Tensor]) -> None:
+    def load_memory(self, state: Mapping[str, Tensor]) -> None:
         """Take over what belongs to this bucket's parameters."""
         self._memory.load(state)
 
-    def learnt(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         """Return what selector and values carry from step to step, and for which parameters."""
         return {
             "parts": [part.name for part in self.layout],
-            "made_with": self._made_with,
+            "made_with": self._names,
             "selector": self._selector.state(),
             "values": as_tensors(self._values.state()),
         }
 
-    def learn(self, state: Mapping[str, Any]) -> None:
-        """Take over what ``learnt`` returned for some of the same parameters, as far as it is of
-        use here.
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take over the ``state`` of some of the same parameters, as far as it is of use here.
 
         What a selector knows is of use to one of the same name for exactly these parameters; a
         value coding knows matrices by the names of their parameters.
         """
         selector, values = state["made_with"]
-        if selector == self._made_with[0] and state["parts"] == [p.name for p in self.layout]:
+        if selector == self._names[0] and state["parts"] == [p.name for p in self.layout]:
             self._selector.load(state["selector"])
-        if values == self._made_with[1]:
+        if values == self._names[1]:
             self._values.load(as_arrays(state["values"]))
 
 
@@ -167,7 +168,8 @@ class Checkpoint:
     def __init__(self, kind: str) -> None:
         self._kind = kind
         self._memory: dict[str, Tensor] = {}
-        self._learnt: list[Mapping[str, Any]] = []
+        self._states: list[Mapping[str, Any]] = []
+        """States of buckets, each for its parameters."""
         self._served: set[str] = set()
         """Parameters whose bucket has what there was for it."""
 
@@ -181,28 +183,28 @@ class Checkpoint:
                 hint=f"Load it into a compressor with memory {state['kind']!r}",
             )
         loaded = cls(kind)
-        loaded._memory, loaded._learnt = dict(state["memory"]), list(state["learnt"])
+        loaded._memory, loaded._states = dict(state["memory"]), list(state["learnt"])
         return loaded
 
     def to_json(self, buckets: Iterable[Bucket]) -> dict[str, Any]:
         """The state of ``buckets``, and what waits for others."""
-        memory, learnt = dict(self._memory), list(self._learnt)
+        memory, states = dict(self._memory), list(self._states)
         for bucket in buckets:
-            memory.update(bucket.memory())
-            learnt.append(bucket.learnt())
-        return {"kind": self._kind, "memory": memory, "learnt": learnt}
+            memory.update(bucket.memory_state())
+            states.append(bucket.state())
+        return {"kind": self._kind, "memory": memory, "learnt": states}
 
     def hand_over(self, bucket: Bucket) -> None:
         """Give ``bucket`` what belongs to it."""
         names = [part.name for part in bucket.layout]
         own = {key: self._memory.pop(key) for key in parameters_of(self._memory, names)}
         if own:
-            bucket.recall(own)
+            bucket.load_memory(own)
         self._served |= {*names}
-        for learnt in self._learnt:
-            if {*learnt["parts"]} & {*names}:
-                bucket.learn(learnt)
-        self._learnt = [one for one in self._learnt if not {*one["parts"]} <= self._served]
+        for state in self._states:
+            if {*state["parts"]} & {*names}:
+                bucket.load_state(state)
+        self._states = [state for state in self._states if not {*state["parts"]} <= self._served]
 
 
 class Compressor:
@@ -215,8 +217,7 @@ class Compressor:
 
     def __init__(self, recipe: Recipe, layouts: Mapping[str, Layout] | None = None) -> None:
         self.recipe, self.weigh, self.itemise = recipe, False, False
-        """True if messages say how much of it all they carry, and of which parameters
-        (``Packed.parts``)."""
+        """True if messages say how much of it all they carry, and of which parameters."""
         self._layouts = dict(layouts or {})
         self._buckets: dict[str, list[Bucket]] = {}
         self._joined: dict[str, PayloadBuffer] = {}
@@ -238,7 +239,7 @@ class Compressor:
 
     def compress(
         self, name: str, flat: Tensor, density: float | Sequence[float], rng: Random
-    ) -> Packed:
+    ) -> EncodedBucket:
         """The message of bucket ``name``; it holds until the next one of that bucket.
 
         ``flat``: float32 (n,), any device, any stride; it is not changed. ``density``: one for all,
@@ -253,10 +254,10 @@ class Compressor:
         densities = _densities(density, len(buckets))
         parts = _split(flat, self._layouts[name]) if self.recipe.layers else [flat]
         # all are looked at before any memory takes something in
-        given = [bucket.compensate(part) for bucket, part in zip(buckets, parts, strict=True)]
+        given = [bucket.accumulate(part) for bucket, part in zip(buckets, parts, strict=True)]
         packed = [
-            bucket.compress(compensated, share, rng, weigh=self.weigh, itemise=self.itemise)
-            for bucket, compensated, share in zip(buckets, given, densities, strict=True)
+            bucket.encode(accumulated, share, rng, weigh=self.weigh, itemise=self.itemise)
+            for bucket, accumulated, share in zip(buckets, given, densities, strict=True)
         ]
         return self._message(name, packed) if self.recipe.layers else packed[0]
 
@@ -288,12 +289,14 @@ class Compressor:
         """Take over what ``state`` returned, of these buckets or of others with the same
         parameters.
 
-        What selectors and values have learnt is taken over where a bucket has the same parameters.
+        The state of selectors and values is taken over where a bucket has the same parameters.
         Raises InputError when it is another memory's, or a parameter has another number of
         elements; then all is as before.
         """
         loaded = Checkpoint.read(state, self.recipe.memory.name)
-        buckets = {name: self._made(layout, loaded) for name, layout in self._layouts.items()}
+        buckets = {
+            name: self._new_buckets(layout, loaded) for name, layout in self._layouts.items()
+        }
         self._buckets, self._loaded = buckets, loaded
 
     def _flat(self, name: str, flat: Tensor) -> Tensor:
@@ -311,10 +314,10 @@ class Compressor:
 
     def _buckets_of(self, name: str) -> list[Bucket]:
         if name not in self._buckets:
-            self._buckets[name] = self._made(self._layouts[name], self._loaded)
+            self._buckets[name] = self._new_buckets(self._layouts[name], self._loaded)
         return self._buckets[name]
 
-    def _made(self, layout: Layout, loaded: Checkpoint) -> list[Bucket]:
+    def _new_buckets(self, layout: Layout, loaded: Checkpoint) -> list[Bucket]:
         """A bucket for all of ``layout`` or one for each part, each with what ``loaded`` holds for
         it."""
         recipe, buckets = self.recipe, [Bucket(layout, self.recipe)]
@@ -326,14 +329,14 @@ class Compressor:
             loaded.hand_over(bucket)
         return buckets
 
-    def _message(self, name: str, packed: list[Packed]) -> Packed:
+    def _message(self, name: str, packed: list[EncodedBucket]) -> EncodedBucket:
         """One message of all parameters'."""
         buffer = self._joined.setdefault(name, PayloadBuffer())
-        payload = join([one.payload for one in packed], buffer)
-        size, count = sum(one.size for one in packed), sum(one.count for one in packed)
-        before, sent = sum(one.before for one in packed), sum(one.sent for one in packed)
-        parts = tuple(share for one in packed for share in one.parts)
-        return Packed(payload, size, count, together(packed), before, sent, parts)
+        payload = join([part.payload for part in packed], buffer)
+        size, count = sum(part.size for part in packed), sum(part.count for part in packed)
+        before, sent = sum(part.before for part in packed), sum(part.sent for part in packed)
+        shares = tuple(share for part in packed for share in part.parts)
+        return EncodedBucket(payload, size, count, together(packed), before, sent, shares)
 
 
 def _densities(density: float | Sequence[float], count: int) -> list[float]:
@@ -341,8 +344,8 @@ def _densities(density: float | Sequence[float], count: int) -> list[float]:
     given = [density] * count if isinstance(density, float | int) else list(density)
     if len(given) != count:
         raise InputError(f"{len(given)} densities for {count} parameters")
-    for one in given:
-        check_density(one)
+    for share in given:
+        check_density(share)
     return given
 
 
@@ -351,13 +354,13 @@ def _split(flat: Tensor, layout: Layout) -> list[Tensor]:
     return [flat[part.offset : part.offset + part.size] for part in layout]
 
 
-def together(packed: Sequence[Packed]) -> Selection | None:
+def together(packed: Sequence[EncodedBucket]) -> Selection | None:
     """One report for all of them: passes by their share of the elements."""
     if len(packed) == 1:
-        return packed[0].how
-    hows = [(one.size, one.how) for one in packed if one.how is not None]
-    if len(hows) < len(packed):
+        return packed[0].selection
+    both = [(part.size, part.selection) for part in packed if part.selection is not None]
+    if len(both) < len(packed):
         return None
-    size = sum(share for share, _ in hows) or 1
-    passes = sum(share * how.passes for share, how in hows) / size
-    return Selection(passes, ties=sum(how.ties for _, how in hows))
+    size = sum(share for share, _ in both) or 1
+    passes = sum(share * selection.passes for share, selection in both) / size
+    return Selection(passes, ties=sum(selection.ties for _, selection in both))

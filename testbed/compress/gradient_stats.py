@@ -34,8 +34,7 @@ def check_density(density: float) -> None:
 
 
 def element_count(size: int, density: float) -> int:
-    """Elements of a vector of ``size`` that ``density`` in (0, 1] asks for; at least one if there
-    is any."""
+    """Elements that ``density`` in (0, 1] of ``size`` asks for; at least one if there is any."""
     check_density(density)
     return min(size, max(1, round(density * size)))
 
@@ -67,8 +66,7 @@ SAMPLE = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Fits of Laplace(0, ``b``) and Normal(0, ``sigma``), each with its maximum-likelihood
-    scale."""
+    """Maximum-likelihood fits of Laplace(0, ``b``) and Normal(0, ``sigma``)."""
 
     b: float
     """Mean magnitude of all elements."""
@@ -105,14 +103,14 @@ def report(flat: Tensor, rng: Random, sum_abs: float | None = None) -> Fit:
     if sum_abs is None:
         sum_abs = float(flat.abs().sum(dtype=torch.float64))
     b = sum_abs / size
-    found = _sampled(flat, rng).double().sort().values
-    count = found.numel()
-    sigma = sqrt(float(found.square().mean()))
+    sample = _sampled(flat, rng).double().sort().values
+    count = sample.numel()
+    sigma = sqrt(float(sample.square().mean()))
     shares = (torch.arange(count, dtype=torch.float64) + 0.5) / count
     away = shares - 0.5
     laplace = -b * away.sign() * torch.log1p(-2 * away.abs())
     normal = sigma * torch.special.ndtri(shares)
-    return Fit(b, sigma, _distance(found, laplace), _distance(found, normal), count)
+    return Fit(b, sigma, _distance(sample, laplace), _distance(sample, normal), count)
 
 
 def _sampled(flat: Tensor, rng: Random) -> Tensor:
@@ -125,8 +123,8 @@ def _sampled(flat: Tensor, rng: Random) -> Tensor:
     return flat[places.to(flat.device)].cpu()
 
 
-def _distance(found: Tensor, quantiles: Tensor) -> float:
-    return float((found - quantiles).abs().mean())
+def _distance(sample: Tensor, quantiles: Tensor) -> float:
+    return float((sample - quantiles).abs().mean())
 
 
 CURVE_SAMPLE = 4096
@@ -159,12 +157,11 @@ def error_curve(p: Tensor, levels: Sequence[float]) -> list[float]:
     if not total:
         return [energy, *(0.0 for _ in levels)]
     counts = [_count(p.numel(), sums.numel() - 1, level) for level in levels]
-    return [energy, *(max(0.0, 1 - one / total) for one in _kept(sums, counts))]
+    return [energy, *(max(0.0, 1 - kept / total) for kept in _kept(sums, counts))]
 
 
 def stride(size: int) -> int:
-    """The least s that leaves at most ``SAMPLE`` of ``size`` elements and has no factor in common
-    with it."""
+    """The least s that leaves at most ``SAMPLE`` of ``size`` elements, coprime to ``size``."""
     step = max(1, ceil(size / CURVE_SAMPLE))
     while gcd(step, size) > 1:
         step += 1
@@ -189,5 +186,5 @@ def _kept(sums: Tensor, counts: Sequence[float]) -> list[float]:
     wanted = sums.new_tensor(counts)
     whole = wanted.long().clamp(max=sums.numel() - 2)
     kept = sums[whole] + (wanted - whole) * (sums[whole + 1] - sums[whole])
-    found: list[float] = kept.tolist()
-    return found
+    energies: list[float] = kept.tolist()
+    return energies

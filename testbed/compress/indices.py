@@ -60,8 +60,7 @@ def bits(size: int, count: int) -> tuple[int, int]:
 
 
 def section_bytes(size: int, count: int) -> int:
-    """Length of the section for ``count`` indices of a vector of ``size``; each part begins at a
-    byte."""
+    """Length of the section for ``count`` indices of a vector of ``size``; parts begin at bytes."""
     lows, highs = bits(size, count)
     return -(-lows // 8) + -(-highs // 8)
 
@@ -83,7 +82,7 @@ def write(section: Bytes, indices: Indices, size: int, scratch: BufferPool) -> b
 def read(section: Bytes, size: int, out: Indices, scratch: BufferPool) -> None:
     """Strictly ascending indices in [0, ``size``) into all of ``out``. Raises WireError for any
     other bytes."""
-    from testbed.compress.kernels import index_codecs as loops_index
+    from testbed.compress.kernels import index_codecs
 
     count = out.size
     lows, highs = _words(size, count, scratch)
@@ -91,16 +90,15 @@ def read(section: Bytes, size: int, out: Indices, scratch: BufferPool) -> None:
     middle = -(-low_length // 8)
     load(section[:middle], low_length, lows)
     load(section[middle:], high_length, highs)
-    ones = loops_index.count_ones(highs)
+    ones = index_codecs.count_ones(highs)
     if ones != count:
         raise WireError(f"{ones} high parts for {count} indices")
-    if not loops_index.elias_fano_read(lows, highs, low_bits(size, count), size, out):
+    if not index_codecs.elias_fano_read(lows, highs, low_bits(size, count), size, out):
         raise WireError(f"indices do not ascend, or lie beyond a vector of {size}")
 
 
 def load(section: Bytes, used: int, words: NDArray[np.uint64]) -> None:
-    """Bytes of ``used`` bits into words that are aligned and zero behind them. Raises WireError for
-    filling."""
+    """Bytes of ``used`` bits into aligned words, zero behind them. Raises WireError for filling."""
     if used % 8 and section[-1] >> used % 8:
         raise WireError("the unused bits of a last byte are not zero")
     words[section.size // 8 :] = 0
@@ -198,7 +196,7 @@ def decode_indices(
 ) -> None:
     """Strictly ascending indices in [0, ``size``) into all of ``out``. Raises WireError for any
     other bytes."""
-    from testbed.compress.kernels import index_codecs as loops_index
+    from testbed.compress.kernels import index_codecs
 
     match coding:
         case IndexCoding.DENSE:
@@ -208,13 +206,13 @@ def decode_indices(
         case IndexCoding.BITMAP:
             words = scratch.array("high words", -(-size // 64), np.uint64)
             load(section, size, words)
-            ones = loops_index.count_ones(words)
+            ones = index_codecs.count_ones(words)
             if ones != out.size:
                 raise WireError(f"{ones} bits are set where {out.size} should be")
-            loops_index.bitmap_read(words, out)
+            index_codecs.bitmap_read(words, out)
         case IndexCoding.INT32:
             out[:] = section.view("<i4")
-            if loops_index.misplaced(out, size) >= 0:
+            if index_codecs.misplaced(out, size) >= 0:
                 refuse(out, size)
         case IndexCoding.ELIAS_FANO:
             read(section, size, out, scratch)
@@ -236,13 +234,13 @@ def seed_in(section: Bytes) -> int:
 
 def refuse(indices: Indices, size: int) -> NoReturn:
     """Raise WireError for the first of ``indices`` that is wrong; one must be."""
-    from testbed.compress.kernels import index_codecs as loops_index
+    from testbed.compress.kernels import index_codecs
 
-    place = loops_index.misplaced(indices, size)
-    index = int(indices[place])
+    first = index_codecs.misplaced(indices, size)
+    index = int(indices[first])
     if not 0 <= index < size:
         raise WireError(f"index {index} in a vector of {size}")
-    raise WireError(f"indices do not ascend: {index} follows {indices[place - 1]}")
+    raise WireError(f"indices do not ascend: {index} follows {indices[first - 1]}")
 
 
 Words = NDArray[np.uint64]
@@ -274,18 +272,6 @@ def indices(size: int, count: int, seed: int, out: Indices | None = None) -> Ind
     return out
 
 
-def reference(size: int, count: int, seed: int) -> Indices:
-    """Return what ``indices`` gives, computed in numpy: the loops are tested against it."""
-    if size <= SORTED:
-        return np.sort(_least(size, count, seed))
-    found = _permuted(np.arange(count, dtype=np.uint64), keys(seed), size)
-    outside = np.flatnonzero(found >= size)
-    while outside.size:
-        found[outside] = _permuted(found[outside], keys(seed), size)
-        outside = outside[found[outside] >= size]
-    return np.sort(found.astype(np.int64))
-
-
 def keys(seed: int) -> Words:
     """One for each round."""
     return words(seed, ROUNDS)
@@ -293,24 +279,3 @@ def keys(seed: int) -> Words:
 
 def _least(size: int, count: int, seed: int) -> Indices:
     return np.argsort(words(seed, size), kind="stable")[:count].astype(np.int64)
-
-
-def _permuted(elements: Words, rounds: Words, size: int) -> Words:
-    """The network once, on the numbers below 2^b."""
-    bits = (size - 1).bit_length()
-    shift = np.uint64(bits // 2)
-    high_mask, low_mask = np.uint64((1 << bits - bits // 2) - 1), np.uint64((1 << bits // 2) - 1)
-    high, low = elements >> shift, elements & low_mask
-    for r in range(0, ROUNDS, 2):
-        high = high ^ (_word(rounds[r], low) & high_mask)
-        low = low ^ (_word(rounds[r + 1], high) & low_mask)
-    return high << shift | low
-
-
-def _word(seed: np.uint64, index: Words) -> Words:
-    """Element ``index`` of the stream of ``seed``."""
-    z = seed + (index + np.uint64(1)) * np.uint64(0x9E37_79B9_7F4A_7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58_476D_1CE4_E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D0_49BB_1331_11EB)
-    mixed: Words = z ^ (z >> np.uint64(31))
-    return mixed

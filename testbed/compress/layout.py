@@ -87,12 +87,11 @@ class Layout:
         return self.parts[-1].offset + self.parts[-1].size if self.parts else 0
 
     def layers(self) -> list[Layer]:
-        """In the order of the parameters: those that follow one another and belong to the same
-        module."""
-        found: list[Layer] = []
+        """In the order of the parameters: those in succession that belong to one module."""
+        layers: list[Layer] = []
         for name, parts in groupby(self.parts, key=lambda part: part.name.rpartition(".")[0]):
-            found.append(Layer(name, tuple(parts)))
-        return found
+            layers.append(Layer(name, tuple(parts)))
+        return layers
 
     def __iter__(self) -> Iterator[Part]:
         return iter(self.parts)
@@ -111,8 +110,7 @@ WHOLE = "whole"
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Elements ``begin`` to ``end`` of the vector: a bucket by itself, with its ``number`` in
-    frames."""
+    """Elements ``begin`` to ``end`` of the vector: a bucket by itself, ``number`` in frames."""
 
     number: int
     name: str
@@ -125,30 +123,30 @@ class Shard:
         return self.begin + self.layout.size
 
     @property
-    def place(self) -> slice:
+    def span(self) -> slice:
         """Where it is in the vector."""
         return slice(self.begin, self.end)
 
 
-def cut(layout: Layout, many: int) -> list[Shard]:
-    """``many`` shards. Cuts are between two rows of a parameter, as near to equal sizes as that
+def cut(layout: Layout, count: int) -> list[Shard]:
+    """``count`` shards. Cuts are between two rows of a parameter, as near to equal sizes as that
     allows.
 
     Raises InputError when there are fewer rows than that.
     """
-    if many == 1:
+    if count == 1:
         return [Shard(0, WHOLE, 0, layout)]
     cuts = [0]
-    for i in range(1, many):
-        near = _row_near(layout, layout.size * i // many)
+    for i in range(1, count):
+        near = _row_near(layout, layout.size * i // count)
         cuts.append(near if near > cuts[-1] else _next_row(layout, cuts[-1]))
     cuts.append(layout.size)
-    for i in range(many - 1, 0, -1):  # the last ones may have been pushed to the end
+    for i in range(count - 1, 0, -1):  # the last ones may have been pushed to the end
         if cuts[i] >= cuts[i + 1]:
             cuts[i] = _row_before(layout, cuts[i + 1])
-    if any(one >= other for one, other in pairwise(cuts)):
+    if any(before >= after for before, after in pairwise(cuts)):
         raise InputError(
-            f"a model of {layout.size} parameters cannot be spread over {many} servers",
+            f"a model of {layout.size} parameters cannot be spread over {count} servers",
             hint="Use fewer servers, or a larger model",
         )
     return [
@@ -165,14 +163,14 @@ def pieces(layout: Layout, servers: int, bucket_bytes: int) -> list[Shard]:
     """
     if not bucket_bytes:
         return cut(layout, servers)
-    found = in_buckets(layout, bucket_bytes)
-    if len(found) < servers:
+    buckets = in_buckets(layout, bucket_bytes)
+    if len(buckets) < servers:
         raise InputError(
-            f"the model makes {len(found)} buckets of {int(bucket_bytes)} B or more, for "
+            f"the model makes {len(buckets)} buckets of {int(bucket_bytes)} B or more, for "
             f"{servers} servers",
             hint="Use smaller `bucket_bytes`, or fewer servers",
         )
-    return found
+    return buckets
 
 
 def in_buckets(layout: Layout, least_bytes: int) -> list[Shard]:
@@ -181,7 +179,7 @@ def in_buckets(layout: Layout, least_bytes: int) -> list[Shard]:
     Layers join the bucket before them until it has ``least_bytes`` or more (float32); none is
     parted.
     """
-    found: list[Shard] = []
+    buckets: list[Shard] = []
     layers = layout.layers()
     end = len(layers)
     for number in reversed(range(end)):
@@ -189,9 +187,9 @@ def in_buckets(layout: Layout, least_bytes: int) -> list[Shard]:
         if number == 0 or _WIDTH * (layers[end - 1].end - begin) >= least_bytes:
             parts = [part for layer in layers[number:end] for part in layer.parts]
             own = Layout.of((part.name, part.shape) for part in parts)
-            found.append(Shard(len(found), f"bucket-{len(found)}", begin, own))
+            buckets.append(Shard(len(buckets), f"bucket-{len(buckets)}", begin, own))
             end = number
-    return found
+    return buckets
 
 
 def _row(part: Part) -> int:

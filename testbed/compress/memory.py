@@ -19,10 +19,12 @@ accumulated before compression. **It takes the place of the optimizer's momentum
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
 
 from testbed.compress import kernels
-from testbed.compress.base import AccumulatedGradient, Sparse, yes_or_no
+from testbed.compress.base import AccumulatedGradient, Memory, Options, Sparse
 from testbed.compress.layout import Layout
 from testbed.errors import InputError
 
@@ -31,8 +33,7 @@ if TYPE_CHECKING:
 
 
 def split_by_parameter(flat: Tensor, layout: Layout, vector: str = "") -> dict[str, Tensor]:
-    """Copies of the parts of ``flat`` (n,), each of its parameter's shape, by ``key`` of its
-    name."""
+    """Copies of the parts of ``flat`` (n,), each of its parameter's shape, by ``key``."""
     return {
         key(part.name, vector): flat[part.offset : part.offset + part.size].clone().view(part.shape)
         for part in layout
@@ -46,22 +47,23 @@ def join_parameters(state: Mapping[str, Tensor], layout: Layout, vector: str = "
     Zeros for parts that ``state`` does not have; None where it has none of them. Raises InputError
     for a part of another size.
     """
-    found = {p: state[key(p.name, vector)] for p in layout if key(p.name, vector) in state}
-    if not found:
+    known = {p: state[key(p.name, vector)] for p in layout if key(p.name, vector) in state}
+    if not known:
         return None
-    flat = next(iter(found.values())).new_zeros(layout.size)
-    for part, held in found.items():
-        if held.numel() != part.size:
+    flat = next(iter(known.values())).new_zeros(layout.size)
+    for part, values in known.items():
+        if values.numel() != part.size:
             raise InputError(
-                f"{part.name!r} has {part.size} elements, and {held.numel()} of it were remembered"
+                f"{part.name!r} has {part.size} elements, and {values.numel()} of it were "
+                "remembered"
             )
-        flat[part.offset : part.offset + part.size] = held.flatten()
+        flat[part.offset : part.offset + part.size] = values.flatten()
     return flat
 
 
 def parameters_of(keys: Iterable[str], names: Collection[str]) -> list[str]:
     """Those of a state's keys that are of parameters called ``names``."""
-    return [one for one in keys if one in names or one.rpartition("/")[0] in names]
+    return [name for name in keys if name in names or name.rpartition("/")[0] in names]
 
 
 def key(name: str, vector: str) -> str:
@@ -69,19 +71,29 @@ def key(name: str, vector: str) -> str:
     return f"{name}/{vector}" if vector else name
 
 
-class ErrorFeedback:
+def _subtract(given: AccumulatedGradient, sent: Sparse) -> None:
+    """p ← p − sent, whose values may view p and are void afterwards."""
+    if sent.indices is None:
+        given.flat.sub_(sent.values)
+    else:
+        kernels.of(given.flat).subtract_at(given.flat, sent.indices, sent.values)
+
+
+class ErrorFeedback(Memory[Options]):
     """One residual, float32 (n,), on the gradient's device; it does not depend on the density.
 
     p is made beside e, and takes its place once something was sent: a gradient that is refused
     leaves no trace. The two buffers change places at every step.
     """
 
-    def __init__(self, layout: Layout) -> None:
-        self._layout = layout
+    name = "feedback"
+
+    def __init__(self, layout: Layout, **options: Any) -> None:
+        super().__init__(layout, **options)
         self._residual: Tensor | None = None
         self._spare: Tensor | None = None
 
-    def compensate(self, flat: Tensor) -> AccumulatedGradient:
+    def accumulate(self, flat: Tensor) -> AccumulatedGradient:
         """g + e, valid until ``update``."""
         if self._residual is None:
             self._residual = flat.new_zeros(flat.shape)
@@ -89,15 +101,12 @@ class ErrorFeedback:
             self._residual = self._residual.to(flat.device)
         if self._spare is None:
             self._spare = flat.new_empty(flat.shape)
-        seen = kernels.of(flat).add(self._residual, flat, self._spare)
-        return AccumulatedGradient(self._spare, seen.sum_abs, seen.max_abs)
+        statistics = kernels.of(flat).add(self._residual, flat, self._spare)
+        return AccumulatedGradient(self._spare, statistics.sum_abs, statistics.max_abs)
 
     def update(self, given: AccumulatedGradient, sent: Sparse) -> None:
         """e ← p − sent, whose values may view p and are void afterwards."""
-        if sent.indices is None:
-            given.flat.sub_(sent.values)
-        else:
-            kernels.of(given.flat).take_away(given.flat, sent.indices, sent.values)
+        _subtract(given, sent)
         self._residual, self._spare = given.flat, self._residual
 
     def state(self) -> dict[str, Tensor]:
@@ -112,83 +121,81 @@ class ErrorFeedback:
 VELOCITY, RESIDUAL = "velocity", "residual"
 
 
-class MomentumCorrection:
+class MomentumOptions(Options):
+    """Options of memory ``dgc``."""
+
+    momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = Field(
+        0.9, description="Share of the velocity that stays (m); DGC takes 0.9, 0 is feedback."
+    )
+    masking: bool = Field(
+        True,
+        description="Forget the velocity of elements that were sent, so that it does not push "
+        "them on in an old direction.",
+    )
+
+
+class MomentumCorrection(Memory[MomentumOptions]):
     """Velocity u and residual v, float32 (n,) each, on the gradient's device.
 
-    ``momentum`` in [0, 1); with 0 it is error feedback. ``masking``: forget the velocity of
-    elements that were sent, so that it does not push them on in an old direction. A message of all
-    elements (no indices) masks nothing: sent exactly, it is plain momentum. Where values are
-    rounded, v keeps what the receiver does not read.
+    A message of all elements (no indices) masks nothing: sent exactly, it is plain momentum. Where
+    values are rounded, v keeps what the receiver does not read.
 
     New vectors are made beside the old ones and take their place once something was sent: a
     gradient that is refused leaves no trace.
     """
 
-    def __init__(self, layout: Layout, momentum: float = 0.9, masking: bool = True) -> None:
-        if not 0.0 <= momentum < 1.0:  # also refuses NaN
-            raise InputError(f"momentum {momentum!r} is outside [0, 1)", hint="DGC takes 0.9.")
-        self._layout, self._momentum = layout, momentum
-        self._masking = yes_or_no("masking", masking)
-        self._held: dict[str, Tensor] = {}
+    name, model = "dgc", MomentumOptions
+
+    def __init__(self, layout: Layout, **options: Any) -> None:
+        super().__init__(layout, **options)
+        self._kept: dict[str, Tensor] = {}
         self._next: dict[str, Tensor] = {}
 
-    def compensate(self, flat: Tensor) -> AccumulatedGradient:
+    def accumulate(self, flat: Tensor) -> AccumulatedGradient:
         """v + m·u + g, valid until ``update``."""
         import torch
 
         for kind in (VELOCITY, RESIDUAL):
-            held = self._held.get(kind)
+            kept = self._kept.get(kind)
             # what a checkpoint brought may lie elsewhere
-            self._held[kind] = flat.new_zeros(flat.shape) if held is None else held.to(flat.device)
+            self._kept[kind] = flat.new_zeros(flat.shape) if kept is None else kept.to(flat.device)
             if kind not in self._next:
                 self._next[kind] = flat.new_empty(flat.shape)
         velocity, residual = self._next[VELOCITY], self._next[RESIDUAL]
-        torch.add(flat, self._held[VELOCITY], alpha=self._momentum, out=velocity)
-        seen = kernels.of(flat).add(self._held[RESIDUAL], velocity, residual)
-        return AccumulatedGradient(residual, seen.sum_abs, seen.max_abs)
+        torch.add(flat, self._kept[VELOCITY], alpha=self.options.momentum, out=velocity)
+        statistics = kernels.of(flat).add(self._kept[RESIDUAL], velocity, residual)
+        return AccumulatedGradient(residual, statistics.sum_abs, statistics.max_abs)
 
     def update(self, given: AccumulatedGradient, sent: Sparse) -> None:
         """v ← v − sent, u ← 0 there; ``sent.values`` may view v and are void afterwards."""
-        if sent.indices is None:
-            given.flat.sub_(sent.values)
-        else:
-            kernels.of(given.flat).take_away(given.flat, sent.indices, sent.values)
-            if self._masking:
-                self._next[VELOCITY].index_fill_(0, sent.indices, 0.0)
-        self._held, self._next = self._next, self._held
+        _subtract(given, sent)
+        if sent.indices is not None and self.options.masking:
+            self._next[VELOCITY].index_fill_(0, sent.indices, 0.0)
+        self._kept, self._next = self._next, self._kept
 
     def state(self) -> dict[str, Tensor]:
         """Copies of both vectors' parts, ``<name>/velocity`` and ``<name>/residual``."""
         return {
             name: part
-            for kind, held in self._held.items()
-            for name, part in split_by_parameter(held, self._layout, kind).items()
+            for kind, vector in self._kept.items()
+            for name, part in split_by_parameter(vector, self._layout, kind).items()
         }
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Zeros for parts that ``state`` does not have. Raises InputError for parts of another
-        size."""
-        found = {kind: join_parameters(state, self._layout, kind) for kind in (VELOCITY, RESIDUAL)}
-        self._held = {kind: vector for kind, vector in found.items() if vector is not None}
+        """Zeros for parts that ``state`` does not have. Raises InputError for other sizes."""
+        both = {kind: join_parameters(state, self._layout, kind) for kind in (VELOCITY, RESIDUAL)}
+        self._kept = {kind: vector for kind, vector in both.items() if vector is not None}
 
 
-class NoMemory:
-    """No compensation."""
+class NoMemory(Memory[Options]):
+    """No compensation: nothing is kept."""
 
-    def __init__(self, layout: Layout) -> None:
-        del layout
+    name = "none"
 
-    def compensate(self, flat: Tensor) -> AccumulatedGradient:
+    def accumulate(self, flat: Tensor) -> AccumulatedGradient:
         """``flat`` itself."""
-        seen = kernels.of(flat).measure(flat)
-        return AccumulatedGradient(flat, seen.sum_abs, seen.max_abs)
+        statistics = kernels.of(flat).measure(flat)
+        return AccumulatedGradient(flat, statistics.sum_abs, statistics.max_abs)
 
     def update(self, given: AccumulatedGradient, sent: Sparse) -> None:
         """Keep nothing."""
-
-    def state(self) -> dict[str, Tensor]:
-        """Nothing to keep."""
-        return {}
-
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        """Nothing to restore."""

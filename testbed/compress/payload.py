@@ -50,8 +50,8 @@ from testbed.compress.base import (
     PayloadBuffer,
     Sparse,
     Values,
+    allocate,
     as_bytes,
-    fresh,
 )
 from testbed.compress.builtin import coding_of
 from testbed.compress.indices import (
@@ -130,7 +130,7 @@ class PayloadHeader:
         """
         if payload.size < HEADER_BYTES:
             raise WireError(f"a payload has at least {HEADER_BYTES} B, got {payload.size}")
-        magic, version, index, values, reserved, told, count, length = _LAYOUT.unpack_from(
+        magic, version, index, values, reserved, stated, count, length = _LAYOUT.unpack_from(
             payload.data
         )
         if magic != MAGIC:
@@ -139,8 +139,8 @@ class PayloadHeader:
             raise WireError(f"payload version {version}, this side speaks {VERSION}")
         if reserved:
             raise WireError(f"the reserved byte is {reserved} instead of 0")
-        if told != size:
-            raise WireError(f"payload for {told} elements where {size} are needed")
+        if stated != size:
+            raise WireError(f"payload for {stated} elements where {size} are needed")
         header = cls(_coding(index), values, size, count, length)
         header.check()
         if payload.size != header.payload_bytes:
@@ -201,7 +201,7 @@ def payload_bytes(
 
 def encode(
     sparse: Sparse,
-    values: Values = _EXACT,
+    values: Values[Any] = _EXACT,
     rng: Random | None = None,
     buffer: PayloadBuffer | None = None,
     coding: IndexCoding | None = None,
@@ -234,8 +234,7 @@ def encode(
 
 
 class PayloadReader:
-    """One payload, of a vector of ``size``, whose header has been read. Raises WireError for any
-    other bytes."""
+    """One payload of a vector of ``size``, its header read. Raises WireError for other bytes."""
 
     def __init__(self, payload: Buffer, size: int) -> None:
         raw = as_bytes(memoryview(payload).cast("B"))
@@ -253,7 +252,7 @@ class PayloadReader:
         seeded = self.header.coding is IndexCoding.SEED
         return seed_in(self._body[self.header.length :]) if seeded else None
 
-    def values(self, room: Allocator = fresh) -> Floats:
+    def values(self, room: Allocator = allocate) -> Floats:
         """All of them, (m,), in the payload itself or in ``room``. Raises WireError."""
         header = self.header
         return coding_of(header.values).read(self._body[: header.length], header.count, room)
@@ -303,7 +302,7 @@ def _host(tensor: torch.Tensor) -> NDArray[Any]:
     return np.ascontiguousarray(tensor.detach().numpy())
 
 
-def _header(sparse: Sparse, values: Values, coding: IndexCoding | None) -> PayloadHeader:
+def _header(sparse: Sparse, values: Values[Any], coding: IndexCoding | None) -> PayloadHeader:
     """For the coding given, or the shortest one. Raises WireError for a coding that cannot be."""
     size, seeded = sparse.size, sparse.seed is not None
     if coding is None:
@@ -317,7 +316,7 @@ def _header(sparse: Sparse, values: Values, coding: IndexCoding | None) -> Paylo
     return header
 
 
-def _check_coding(sparse: Sparse, values: Values, coding: IndexCoding) -> None:
+def _check_coding(sparse: Sparse, values: Values[Any], coding: IndexCoding) -> None:
     name = coding.name.lower()
     if coding is IndexCoding.DENSE:
         if sparse.count < sparse.size and not values.keeps_zero:
@@ -361,11 +360,11 @@ def split(message: Buffer, count: int) -> list[memoryview]:
     lengths = [int.from_bytes(view[at : at + 8], "little") for at in range(len(_HEAD), begin, 8)]
     if begin + sum(lengths) != len(view):
         raise WireError(f"{count} payloads of {sum(lengths)} B in a message of {len(view)} B")
-    found = []
+    payloads = []
     for length in lengths:
-        found.append(view[begin : begin + length])
+        payloads.append(view[begin : begin + length])
         begin += length
-    return found
+    return payloads
 
 
 def decode_layers(
@@ -388,17 +387,17 @@ def decode_layers(
     indices = None if whole else scratch.array("joined indices", count, np.int64)
     at = offset = 0
     for number, reader in enumerate(readers, 1):
-        place = slice(at, at + reader.header.count)
+        own = slice(at, at + reader.header.count)
         with _named(number, len(sizes)):
-            read = reader.values(lambda _, place=place: values[place])  # type: ignore[misc]
+            read = reader.values(lambda _, own=own: values[own])  # type: ignore[misc]
             if not np.may_share_memory(read, values):  # it views the payload
-                values[place] = read
+                values[own] = read
             if indices is not None:
-                reader.indices(indices[place], scratch)
-                indices[place] += offset
-        at, offset = place.stop, offset + reader.header.size
-    found = None if indices is None else torch.from_numpy(indices)
-    return Sparse(offset, found, torch.from_numpy(values))
+                reader.indices(indices[own], scratch)
+                indices[own] += offset
+        at, offset = own.stop, offset + reader.header.size
+    chosen = None if indices is None else torch.from_numpy(indices)
+    return Sparse(offset, chosen, torch.from_numpy(values))
 
 
 def read_message(message: Buffer, layout: Layout, scratch: BufferPool | None = None) -> Sparse:

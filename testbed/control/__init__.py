@@ -14,21 +14,8 @@ from testbed.control.delay_aware import Gradient, Lenient, Proportional, Strict,
 from testbed.control.lgreco import Lgreco
 from testbed.control.schedules import DensitySchedule, DgcWarmup, Fixed, RandomWalk, Script
 
-controllers.add("fixed", Fixed)
-controllers.add("adatopk", AdaTopK)
-controllers.add("adalag", AdaLag)
-controllers.add("dc2-da1", TwoLevel)
-controllers.add("dc2-da2", Gradient)
-controllers.add("dc2-da3", Proportional)
-controllers.add("dc2-da4", Lenient)
-controllers.add("dc2-da5", Strict)
-controllers.add("aimd-delay", AimdDelay)
-controllers.add("aimd-bdp", AimdBdp)
-controllers.add("accordion", Accordion)
-controllers.add("algc", Algc)
-controllers.add("lags", Lags)
-controllers.add("lgreco", Lgreco)
-controllers.add("schedule", DensitySchedule)
-controllers.add("dgc-warmup", DgcWarmup)
-controllers.add("random-walk", RandomWalk)
-controllers.add("script", Script)
+for _kind in (
+    Fixed, AdaTopK, AdaLag, TwoLevel, Gradient, Proportional, Lenient, Strict, AimdDelay, AimdBdp,
+    Accordion, Algc, Lags, Lgreco, DensitySchedule, DgcWarmup, RandomWalk, Script,
+):  # fmt: skip
+    controllers.add(_kind.name, _kind)

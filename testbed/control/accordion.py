@@ -22,14 +22,12 @@ is silent:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import fsum, hypot, isfinite, sqrt
-from typing import Annotated, Any, ClassVar, Self
+from math import hypot, isfinite, sqrt
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from testbed.control.base import Density, Observation, Watched, read_options
-from testbed.errors import ExperimentError
-from testbed.registry import Options
+from testbed.control.base import Density, LayerController, Observation, Options
 
 
 class AccordionOptions(Options):
@@ -51,68 +49,59 @@ class AccordionOptions(Options):
         return self
 
 
-class Accordion:
+class Accordion(LayerController[AccordionOptions]):
     """One agent, for one worker, with a density for every layer; without randomness."""
 
-    watches: ClassVar[frozenset[Watched]] = frozenset({"layers"})
+    name, model = "accordion", AccordionOptions
+    watches = frozenset({"layers"})
+    carried = {
+        "epoch": "_epoch",
+        "ended": "_ended",
+        "steps": "_steps",
+        "lengths": "_lengths",
+        "elements": "_elements",
+        "previous": "_previous",
+        "rate": "_rate",
+        "low": "_low",
+    }
 
     def __init__(self, *, seed: int, **options: Any) -> None:
-        del seed
-        self.options = read_options("accordion", AccordionOptions, options)
+        super().__init__(seed=seed, **options)
         self._epoch: int | None = None
         self._ended = self._steps = 0
         """Epochs that have ended; steps of the one that has not."""
         self._lengths: dict[str, float] = {}
         """√Σ norm² over these steps, by layer."""
-        self._elements: dict[str, float] = {}
         self._previous: dict[str, float] = {}
         self._rate: float | None = None
         """Norms and learning rate of the last check."""
         self._low: set[str] = set()
         """Layers at k_low."""
 
+    @property
+    def first(self) -> float:
+        """k_high."""
+        return self.options.k_high
+
     def densities(self, names: Sequence[str]) -> list[float]:
         """For the coming step: k_high or k_low for each; k_high for layers that were never seen."""
         options = self.options
         return [options.k_low if name in self._low else options.k_high for name in names]
 
-    def density(self) -> float:
-        """Their mean, weighted by elements; k_high before anything was seen."""
-        if not self._elements:
-            return self.options.k_high
-        shares = zip(self.densities([*self._elements]), self._elements.values(), strict=True)
-        return fsum(k * many for k, many in shares) / fsum(self._elements.values())
-
-    def observe(self, seen: Observation) -> None:
+    def observe(self, observed: Observation) -> None:
         """Take in the norms of a step; the first step of an epoch ends the one before."""
-        self._check_layers(seen)
-        if self._epoch not in (None, seen.epoch):
-            self._end_epoch(seen.learning_rate)
-        self._epoch = seen.epoch
+        if not observed.layers:
+            raise self.fail(observed, " has no `layers`: norms by parameter were not watched")
+        wrong = [name for name, (_, norm) in observed.layers.items() if not isfinite(norm)]
+        if wrong:
+            raise self.fail(observed, f": the gradient's norm of {wrong[0]!r} is not finite")
+        if self._epoch not in (None, observed.epoch):
+            self._end_epoch(observed.learning_rate)
+        self._epoch = observed.epoch
         self._steps += 1
-        for name, (many, norm) in seen.layers.items():
-            self._elements[name] = many
+        for name, (elements, norm) in observed.layers.items():
+            self._elements[name] = elements
             self._lengths[name] = hypot(self._lengths.get(name, 0.0), norm)
-
-    def state(self) -> dict[str, Any]:
-        """All of it; what is kept by layer, by its name."""
-        return {
-            "epoch": self._epoch,
-            "ended": self._ended,
-            "steps": self._steps,
-            "lengths": dict(self._lengths),
-            "elements": dict(self._elements),
-            "previous": dict(self._previous),
-            "rate": self._rate,
-            "low": sorted(self._low),
-        }
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Continue exactly where ``state`` was taken; the options must be the same."""
-        self._epoch, self._rate = state["epoch"], state["rate"]
-        self._ended, self._steps = int(state["ended"]), int(state["steps"])
-        self._lengths, self._elements = dict(state["lengths"]), dict(state["elements"])
-        self._previous, self._low = dict(state["previous"]), set(state["low"])
 
     def _end_epoch(self, rate: float | None) -> None:
         """``rate``: the learning rate of the epoch that begins."""
@@ -134,16 +123,3 @@ class Accordion:
             for name, norm in norms.items()
             if name in previous and abs(previous[name] - norm) <= threshold * previous[name]
         }
-
-    def _check_layers(self, seen: Observation) -> None:
-        if not seen.layers:
-            raise ExperimentError(
-                f"controller 'accordion': step {seen.step} has no `layers`: norms by parameter "
-                "were not watched"
-            )
-        wrong = [name for name, (_, norm) in seen.layers.items() if not isfinite(norm)]
-        if wrong:
-            raise ExperimentError(
-                f"controller 'accordion': step {seen.step}: the gradient's norm of {wrong[0]!r} is "
-                "not finite"
-            )

@@ -34,18 +34,16 @@ a dense bucket fit, ρ_l = 1, or ``cap``. How this follows, and differs, is in
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import fsum, isfinite, log2, sqrt
 from statistics import median
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from testbed.control.base import Density, Observation, Watched, check_initial, read_options
+from testbed.control.base import Controller, Density, DensityLimits, Observation
 from testbed.control.cost_model import VALUE_BYTES, CostEstimate, PlannedMessage
 from testbed.control.layerwise import HidingOptions, OverlapBudget
-from testbed.errors import ExperimentError
-from testbed.registry import Options
 
 Point = tuple[float, float]
 _SMOOTHING = 0.1
@@ -53,11 +51,9 @@ _SMOOTHING = 0.1
 _BINS, _APART, _FASTER = 4, 1.5, 2.0
 
 
-class AdaLagOptions(Options):
+class AdaLagOptions(DensityLimits):
     """Options of ``adalag``."""
 
-    k_max: Density = Field(0.29, description="Largest density.")
-    k_min: Density = Field(0.001, description="Smallest density.")
     initial_k: Density = Field(0.1, description="Density of the first step.")
     weight: Annotated[float, Field(gt=0.0, le=10.0)] = Field(
         0.25, description="Share of the held mass's waiting time by which training lags (w)."
@@ -73,22 +69,26 @@ class AdaLagOptions(Options):
         1.5, description="Most that k changes by from step to step, as a factor."
     )
 
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        check_initial(self.initial_k, self.k_min, self.k_max)
-        return self
 
-
-class AdaLag:
+class AdaLag(Controller[AdaLagOptions]):
     """One agent, for one worker. Nothing in it is random."""
 
+    name, model = "adalag", AdaLagOptions
+    watches = frozenset({"memory"})
+    carried = {
+        "steps": "_steps",
+        "k": "_k",
+        "lag": "_lag",
+        "empty_s": "_empty_s",
+        "recent": "_recent",
+        "known_s": "_known_s",
+    }
+
     def __init__(self, *, seed: int, **options: Any) -> None:
-        del seed
-        self.options = read_options("adalag", AdaLagOptions, options)
-        self.watches: frozenset[Watched] = frozenset({"memory"})
+        super().__init__(seed=seed, **options)
         if self.options.bytes_take == "known":
             self.watches |= {"path"}
-        self._steps, self._k = 0, self.options.initial_k
+        self._steps = 0
         self._lag: float | None = None
         """a: steps that mass waits, times density."""
         self._fastest: dict[int, Point] = {}
@@ -100,27 +100,24 @@ class AdaLag:
         self._known_s: float | None = None
         """Seconds that bytes of density 1 take at the links' rates."""
 
-    def density(self) -> float:
-        """k for the coming step."""
-        return self._k
-
-    def observe(self, seen: Observation) -> None:
+    def observe(self, observed: Observation) -> None:
         """Take in a step and choose anew. Without ``held`` and ``sent`` (old records) k stays."""
-        step_s = seen.delay_s if seen.step_s is None else seen.step_s
-        told = (seen.delay_s, step_s, seen.held or 0.0, seen.sent or 0.0)
-        if not all(isfinite(number) and number >= 0 for number in told):
-            raise ExperimentError(
-                f"controller 'adalag': step {seen.step} took {step_s} s, {seen.delay_s} s of them "
-                f"for communication, and left {seen.held} of {seen.sent}: all must be finite, and "
-                "none below 0"
+        delay_s, held, sent = observed.delay_s, observed.held, observed.sent
+        step_s = delay_s if observed.step_s is None else observed.step_s
+        figures = (delay_s, step_s, held or 0.0, sent or 0.0)
+        if not all(isfinite(figure) and figure >= 0 for figure in figures):
+            raise self.fail(
+                observed,
+                f" took {step_s} s, {delay_s} s of them for communication, and left {held} of "
+                f"{sent}: all must be finite, and none below 0",
             )
         self._steps += 1
-        amount = float(seen.bytes_sent + (seen.bytes_received or 0))
-        self._remember(max(1.0, amount), seen.delay_s)
-        self._recent.append((seen.density, seen.delay_s, step_s))
-        self._known_s = known_seconds(seen) or self._known_s
-        if seen.held is not None and seen.sent:
-            lag = seen.density * seen.held / seen.sent
+        amount = float(observed.bytes_sent + (observed.bytes_received or 0))
+        self._remember(max(1.0, amount), delay_s)
+        self._recent.append((observed.density, delay_s, step_s))
+        self._known_s = known_seconds(observed) or self._known_s
+        if held is not None and sent:
+            lag = observed.density * held / sent
             old = lag if self._lag is None else self._lag
             self._lag = old + _SMOOTHING * (lag - old)
         blind = self.options.bytes_take == "known" and self._known_s is None
@@ -128,25 +125,14 @@ class AdaLag:
             self._choose(self._lag)
 
     def state(self) -> dict[str, Any]:
-        """Everything, as JSON values."""
-        return {
-            "steps": self._steps,
-            "k": self._k,
-            "lag": self._lag,
-            "fastest": [[size, *point] for size, point in self._fastest.items()],
-            "empty_s": self._empty_s,
-            "recent": [list(one) for one in self._recent],
-            "known_s": self._known_s,
-        }
+        """Also the fastest exchanges."""
+        fastest = [[size, *point] for size, point in self._fastest.items()]
+        return {**super().state(), "fastest": fastest}
 
-    def load(self, state: dict[str, Any]) -> None:
+    def load(self, state: Mapping[str, Any]) -> None:
         """Continue exactly where ``state`` was taken; the options must be the same."""
-        self._steps, self._k, self._lag = state["steps"], state["k"], state["lag"]
+        super().load(state)
         self._fastest = {size: (amount, delay_s) for size, amount, delay_s in state["fastest"]}
-        self._empty_s = state["empty_s"]
-        self._known_s = state["known_s"]
-        self._recent.clear()
-        self._recent.extend((k, delay_s, step_s) for k, delay_s, step_s in state["recent"])
 
     def _remember(self, amount: float, delay_s: float) -> None:
         """Take in an exchange, and find α anew."""
@@ -155,8 +141,8 @@ class AdaLag:
         if size not in self._fastest or delay_s < self._fastest[size][1]:
             self._fastest[size] = amount, delay_s
         least_s = min(seconds for _, seconds in self._fastest.values())
-        told = intercept(lower_hull(self._fastest.values()))
-        self._empty_s = min(self._empty_s if told is None else told, least_s)
+        empty_s = intercept(lower_hull(self._fastest.values()))
+        self._empty_s = min(self._empty_s if empty_s is None else empty_s, least_s)
 
     def _forget(self, amount: float, delay_s: float) -> None:
         """Forget all that is more than ``_FASTER`` times as dear as this one, byte for byte."""
@@ -187,19 +173,19 @@ class AdaLag:
         if slope > 0:
             wanted = sqrt(options.weight * lag * max(0.0, rest_s) / (self._steps * slope))
         wanted = min(max(wanted, self._k / options.swing), self._k * options.swing)
-        self._k = min(max(wanted, options.k_min), options.k_max)
+        self._k = options.clipped(wanted)
 
 
-def known_seconds(seen: Observation) -> float | None:
+def known_seconds(observed: Observation) -> float | None:
     """Return the seconds that a step's bytes take at the links' rates, for density 1.
 
     None where no rate, or an outage, is known.
     """
-    up, down = seen.share_up_bits, seen.share_down_bits
+    up, down = observed.share_up_bits, observed.share_down_bits
     if not up or not down:
         return None
-    seconds = 8 * (seen.bytes_sent / up + (seen.bytes_received or 0) / down)
-    return seconds / seen.density
+    seconds = 8 * (observed.bytes_sent / up + (observed.bytes_received or 0) / down)
+    return seconds / observed.density
 
 
 def lower_hull(points: Iterable[Point]) -> list[Point]:
@@ -262,8 +248,7 @@ class Lags(OverlapBudget[LagsOptions]):
         return chosen
 
     def _behind_s(self, known: CostEstimate) -> list[float]:
-        """t of every bucket; where nothing overlaps, all share what they may take by their
-        elements."""
+        """t of every bucket; where nothing overlaps, all share what they may take by elements."""
         messages = known.messages
         if not known.hides:
             total = fsum(message.elements for message in messages)
@@ -278,14 +263,15 @@ class Lags(OverlapBudget[LagsOptions]):
         self, known: CostEstimate, message: PlannedMessage, time_s: float, weight: float
     ) -> float:
         """ρ, within its limits."""
-        options, way = self.options, known.way
-        free_s = time_s - known.packing.seconds(message.elements, len(message.names)) - way.start_s
-        byte_s = way.per_s * message.elements
+        options, transfer = self.options, known.transfer
+        packing_s = known.packing.seconds(message.elements, len(message.names))
+        free_s = time_s - packing_s - transfer.start_s
+        byte_s = transfer.per_s * message.elements
         if free_s >= 2 * VALUE_BYTES * byte_s:
             density = 1.0 if options.cap is None else options.cap
         else:
             density = free_s / (byte_s * weight) if free_s > 0 else options.k_min
-        return min(max(density, options.k_min), options.k_max)
+        return options.clipped(density)
 
 
 def _bytes_per_element(known: CostEstimate) -> float:

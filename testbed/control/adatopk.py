@@ -19,28 +19,17 @@ from collections.abc import Sequence
 from itertools import pairwise
 from math import isfinite
 from random import Random
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from testbed.control.base import (
-    Density,
-    Observation,
-    Share,
-    check_initial,
-    generator,
-    generator_state,
-    read_options,
-)
-from testbed.errors import ExperimentError
-from testbed.registry import Options
+from testbed.control.base import Controller, Density, DensityLimits, Observation, Share
 
 Weight = Annotated[float, Field(ge=0.0)]
 
 
-class AdaTopKOptions(Options):
-    """Defaults are the paper's; where it is silent or contradicts itself, the description says
-    so."""
+class AdaTopKOptions(DensityLimits):
+    """Defaults are the paper's; where it is silent or contradicts itself, descriptions say so."""
 
     alpha: Weight = Field(3.0, description="Weight of accuracy in the comparison (α).")
     beta: Weight = Field(2.0, description="Weight of delay in the comparison (β).")
@@ -48,7 +37,6 @@ class AdaTopKOptions(Options):
         18, description="Differences looked at (w); w + 1 samples are kept."
     )
     k_max: Density = Field(0.29, description="Largest density. The paper has 0.29 or 0.26.")
-    k_min: Density = Field(0.001, description="Smallest density.")
     rho: Share = Field(
         0.78, description="Probability of holding k when trend and comparison disagree (ρ)."
     )
@@ -96,18 +84,6 @@ class AdaTopKOptions(Options):
         "literally) is raised.",
     )
 
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        if self.k_min > self.k_max:
-            raise ValueError(f"k_min {self.k_min} is above k_max {self.k_max}")
-        check_initial(self.first_k, self.k_min, self.k_max)
-        return self
-
-    @property
-    def first_k(self) -> float:
-        """Density until the window is full."""
-        return self.k_max if self.initial_k is None else self.initial_k
-
     @property
     def hold_raising(self) -> float:
         """Probability of not raising although accuracy asks for it, while delay grows."""
@@ -126,54 +102,31 @@ class AdaTopKOptions(Options):
         return self.k_dec
 
 
-class AdaTopK:
+class AdaTopK(Controller[AdaTopKOptions]):
     """One agent, for one worker, as in the paper. All randomness comes from ``seed``."""
 
+    name, model = "adatopk", AdaTopKOptions
+    carried = {"k": "_k", "delays": "_delays", "accuracies": "_accuracies", "random": "_random"}
+
     def __init__(self, *, seed: int, **options: Any) -> None:
-        self.options = read_options("adatopk", AdaTopKOptions, options)
+        super().__init__(seed=seed, **options)
         samples = self.options.window + 1
         self._delays: deque[float] = deque(maxlen=samples)
         self._accuracies: deque[float] = deque(maxlen=samples)
         self._random = Random(seed)
-        self._k = self.options.first_k
 
-    def density(self) -> float:
-        """k for the coming step, in [k_min, k_max]."""
-        return self._k
-
-    def observe(self, seen: Observation) -> None:
+    def observe(self, observed: Observation) -> None:
         """Take in a step; once w + 1 are known, one decision follows each."""
-        if not (isfinite(seen.delay_s) and isfinite(seen.accuracy)):
-            raise ExperimentError(
-                f"controller 'adatopk': step {seen.step} has delay {seen.delay_s} s and accuracy "
-                f"{seen.accuracy}; both must be finite"
+        delay_s, accuracy = observed.delay_s, observed.accuracy
+        if not (isfinite(delay_s) and isfinite(accuracy)):
+            raise self.fail(
+                observed, f" has delay {delay_s} s and accuracy {accuracy}; both must be finite"
             )
-        self._delays.append(self._delay(seen))
-        self._accuracies.append(seen.accuracy)
+        per_byte = self.options.delay == "per_byte"
+        self._delays.append(delay_s / max(1, observed.bytes_sent) if per_byte else delay_s)
+        self._accuracies.append(accuracy)
         if len(self._delays) > self.options.window:
-            self._k = min(max(self._decided(), self.options.k_min), self.options.k_max)
-
-    def state(self) -> dict[str, Any]:
-        """k, the samples of the window, and the random state, as JSON values."""
-        return {
-            "k": self._k,
-            "delays": list(self._delays),
-            "accuracies": list(self._accuracies),
-            "random": generator_state(self._random),
-        }
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Continue exactly where ``state`` was taken; the options must be the same."""
-        samples = self.options.window + 1
-        self._k = float(state["k"])
-        self._delays = deque(state["delays"], maxlen=samples)
-        self._accuracies = deque(state["accuracies"], maxlen=samples)
-        self._random = generator(state["random"])
-
-    def _delay(self, seen: Observation) -> float:
-        if self.options.delay == "per_byte":
-            return seen.delay_s / max(1, seen.bytes_sent)
-        return seen.delay_s
+            self._k = self.options.clipped(self._decided())
 
     def _decided(self) -> float:
         """Lines 4 to 15; not yet clipped."""
@@ -227,4 +180,4 @@ def slope(samples: Sequence[float]) -> float:
     Samples are taken relative to the first, so that equal ones give exactly 0.
     """
     middle, first = (len(samples) - 1) / 2, samples[0]
-    return sum((place - middle) * (sample - first) for place, sample in enumerate(samples))
+    return sum((number - middle) * (sample - first) for number, sample in enumerate(samples))

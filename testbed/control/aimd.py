@@ -17,18 +17,17 @@ leaves it out.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
-from typing import Annotated, Any, Generic, Self, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from testbed.control.base import Density, Observation, Share, check_initial, read_options
+from testbed.control.base import Controller, Density, DensityLimits, Observation, Share
 from testbed.control.delay_aware import measured
-from testbed.registry import Options
 
 
-class AimdOptions(Options):
+class AimdOptions(DensityLimits):
     """Options that both rules have."""
 
     initial_k: Density = Field(0.75, description="Density of the first step.")
@@ -38,11 +37,6 @@ class AimdOptions(Options):
     decrease: Annotated[float, Field(gt=0.0, lt=1.0)] = Field(
         0.95, description="Factor of k where it is not."
     )
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        check_initial(self.initial_k, self.k_min, self.k_max)
-        return self
 
 
 class AimdDelayOptions(AimdOptions):
@@ -67,51 +61,34 @@ class AimdBdpOptions(AimdOptions):
 Given = TypeVar("Given", bound=AimdOptions)
 
 
-class Aimd(ABC, Generic[Given]):
+class Aimd(Controller[Given]):
     """One agent, for one worker; without randomness."""
 
-    name: str
-    model: type[Given]
-
-    def __init__(self, *, seed: int, **options: Any) -> None:
-        del seed
-        self.options = read_options(self.name, self.model, options)
-        self._k = self.options.initial_k
-
-    def density(self) -> float:
-        """k for the coming step, in [k_min, k_max]."""
-        return self._k
-
-    def observe(self, seen: Observation) -> None:
+    def observe(self, observed: Observation) -> None:
         """Take in a step, and raise or lower k, or hold it where nothing can be told yet."""
-        free = self._free(seen, measured(self.name, seen))
+        free = self._free(observed, measured(self, observed))
         if free is None:
             return
         options = self.options
-        k = self._k + options.increase if free else self._k * options.decrease
-        self._k = min(max(k, options.k_min), options.k_max)
+        self._k = options.clipped(
+            self._k + options.increase if free else self._k * options.decrease
+        )
 
     @abstractmethod
-    def _free(self, seen: Observation, delay_s: float) -> bool | None:
+    def _free(self, observed: Observation, delay_s: float) -> bool | None:
         """Return whether the network has room; None: unknown."""
-
-    def state(self) -> dict[str, Any]:
-        """k."""
-        return {"k": self._k}
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Continue exactly where ``state`` was taken; the options must be the same."""
-        self._k = float(state["k"])
 
 
 class AimdDelay(Aimd[AimdDelayOptions]):
     """k rises while smoothed delay falls."""
 
     name, model = "aimd-delay", AimdDelayOptions
+    carried = {"k": "_k", "smoothed": "_smoothed"}
     _smoothed: float | None = None
+    """Seconds."""
 
-    def _free(self, seen: Observation, delay_s: float) -> bool | None:
-        del seen
+    def _free(self, observed: Observation, delay_s: float) -> bool | None:
+        del observed
         before = self._smoothed
         if before is None:
             self._smoothed = delay_s
@@ -119,20 +96,12 @@ class AimdDelay(Aimd[AimdDelayOptions]):
         self._smoothed = before + self.options.weight * (delay_s - before)
         return self._smoothed < before
 
-    def state(self) -> dict[str, Any]:
-        """Also the smoothed delay in seconds."""
-        return {**super().state(), "smoothed": self._smoothed}
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Continue exactly where ``state`` was taken; the options must be the same."""
-        super().load(state)
-        self._smoothed = state["smoothed"]
-
 
 class AimdBdp(Aimd[AimdBdpOptions]):
     """k rises while messages are smaller than the bandwidth-delay product."""
 
     name, model = "aimd-bdp", AimdBdpOptions
+    carried = {"k": "_k", "now_s": "_now_s", "samples": "_samples"}
 
     def __init__(self, *, seed: int, **options: Any) -> None:
         super().__init__(seed=seed, **options)
@@ -145,22 +114,11 @@ class AimdBdp(Aimd[AimdBdpOptions]):
         bandwidth = max(size / delay_s for _, size, delay_s in self._samples)
         return bandwidth * min(delay_s for _, _, delay_s in self._samples)
 
-    def _free(self, seen: Observation, delay_s: float) -> bool | None:
-        self._now_s += delay_s if seen.step_s is None else seen.step_s
+    def _free(self, observed: Observation, delay_s: float) -> bool | None:
+        self._now_s += delay_s if observed.step_s is None else observed.step_s
         if delay_s == 0:
             return None
-        self._samples.append((self._now_s, seen.bytes_sent, delay_s))
+        self._samples.append((self._now_s, observed.bytes_sent, delay_s))
         while self._now_s - self._samples[0][0] > self.options.window_s:
             self._samples.popleft()
-        return seen.bytes_sent <= self.options.share * self.bdp()
-
-    def state(self) -> dict[str, Any]:
-        """Also the time in seconds and the samples of the window."""
-        samples = [list(sample) for sample in self._samples]
-        return {**super().state(), "now_s": self._now_s, "samples": samples}
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Continue exactly where ``state`` was taken; the options must be the same."""
-        super().load(state)
-        self._now_s = float(state["now_s"])
-        self._samples = deque((at, size, delay) for at, size, delay in state["samples"])
+        return observed.bytes_sent <= self.options.share * self.bdp()

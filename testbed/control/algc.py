@@ -1,9 +1,9 @@
 """ALGC after Wang and Zhu (2025): a compression threshold, and a density of its own for every layer
 above it.
 
-Only the paper's abstract is public; all rules are ours (``docs/explanation/algc.md``). α, β:
-what a message and each of its bytes take; a, c: what compression takes for every parameter and
-element (``way``); E_l(k): energy that top-k leaves of layer l (``curves``).
+Only the paper's abstract is public; all rules are ours (``docs/explanation/algc.md``). α, β: what
+a message and each of its bytes take; a, c: what compression takes for every parameter and element
+(``cost_model``); E_l(k): energy that top-k leaves of layer l (``curves``).
 
     threshold   l is compressed iff  β·(bytes_l(1) − bytes_l(k_l)) > a + c·n_l,  bytes of both
                 ways; else k_l = 1
@@ -108,4 +108,4 @@ class Algc(OverlapBudget[AlgcOptions]):
         """Return whether compression saves more time than it takes."""
         elements, sizes = self._elements[name], known.sizes
         saved = sizes.both(elements, 1.0) - sizes.both(elements, density)
-        return known.way.per_s * saved > known.packing.seconds(elements)
+        return known.transfer.per_s * saved > known.packing.seconds(elements)

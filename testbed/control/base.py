@@ -4,17 +4,19 @@ one per worker, derived from the run's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
-from random import Random
-from typing import Annotated, Any, Literal, Protocol, runtime_checkable
+from math import fsum
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from testbed.registry import Model, Options, Registry, read
+from testbed.errors import ExperimentError
+from testbed.registry import Configured, Options, Registry
 
-__all__ = ["Density", "Options", "Share", "check_initial", "read_options"]
+__all__ = ["Controller", "Density", "LayerController", "Observation", "Options", "Share"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ class Observation:
     """Error curves by the same names: ‖p‖², and then the share of it left out at each of
     ``LEVELS``.
 
-    Watched only (``curves``), at every ``curves_every``-th step.
+    Watched only (``curves``), at every ``curve_interval``-th step.
     """
 
     def to_json(self) -> dict[str, Any]:
@@ -85,59 +87,6 @@ Watched = Literal["memory", "layers", "path", "buckets", "curves"]
 messages."""
 
 
-class Controller(Protocol):
-    """Decides the density of every step. Made by its class from options (keyword arguments) and a
-    seed.
-
-    A class says in ``watches`` what else it wants to see; without that attribute, nothing.
-    ``curves_every``: steps between two error curves, from the first step on; 1 without that
-    attribute.
-    """
-
-    def density(self) -> float:
-        """Density for the coming step, in (0, 1]."""
-        ...
-
-    def observe(self, seen: Observation) -> None:
-        """Take in a finished step; may change ``density()``."""
-        ...
-
-    def state(self) -> dict[str, Any]:
-        """Everything needed to go on from here, as JSON values."""
-        ...
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Continue from what ``state()`` returned."""
-        ...
-
-
-@runtime_checkable
-class LayerController(Protocol):
-    """A controller that decides for every parameter; ``density()`` is then their mean by
-    elements."""
-
-    def densities(self, names: Sequence[str]) -> list[float]:
-        """For the coming step, each in (0, 1], in the order of ``names``."""
-        ...
-
-
-def watched(controller: Controller) -> frozenset[Watched]:
-    """Return the values that ``controller`` wants to see beyond those that every step gives."""
-    asked: frozenset[Watched] = getattr(controller, "watches", frozenset())
-    return asked
-
-
-class ControllerClass(Protocol):
-    """How a controller is made: ``cls(seed=…, **options)``; unknown options raise InputError."""
-
-    def __call__(self, *, seed: int, **options: Any) -> Controller:
-        """A fresh controller."""
-        ...
-
-
-controllers: Registry[ControllerClass] = Registry("controller", "narrows.controllers")
-
-
 Density = Annotated[float, Field(gt=0.0, le=1.0)]
 """A share of the elements to send."""
 
@@ -145,34 +94,99 @@ Share = Annotated[float, Field(ge=0.0, le=1.0)]
 """A probability, or a weight between old and new."""
 
 
-def check_initial(initial_k: float, k_min: float, k_max: float) -> None:
-    """For validators: raises ValueError where the first density is outside the limits."""
-    if not k_min <= initial_k <= k_max:
-        raise ValueError(f"initial_k {initial_k} is outside [k_min {k_min}, k_max {k_max}]")
+class DensityLimits(Options):
+    """Limits of a density, and the one to begin with where a rule has it. Defaults are a rule's."""
+
+    k_max: Density = Field(0.29, description="Largest density.")
+    k_min: Density = Field(0.001, description="Smallest density.")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.k_min > self.k_max:
+            raise ValueError(f"k_min {self.k_min} is above k_max {self.k_max}")
+        if not self.k_min <= self.first_k <= self.k_max:
+            raise ValueError(
+                f"initial_k {self.first_k} is outside [k_min {self.k_min}, k_max {self.k_max}]"
+            )
+        return self
+
+    @property
+    def first_k(self) -> float:
+        """Density of the first step: ``initial_k``, else the largest."""
+        initial: float | None = getattr(self, "initial_k", None)
+        return self.k_max if initial is None else initial
+
+    def clipped(self, k: float) -> float:
+        """``k`` within the limits."""
+        return min(max(k, self.k_min), self.k_max)
 
 
-def read_options(controller: str, model: type[Model], given: Mapping[str, Any]) -> Model:
-    """``given`` as ``model``. Raises InputError that names every wrong option and lists the known
-    ones."""
-    return read(f"controller {controller!r}", model, given)
+Given = TypeVar("Given", bound=Options)
+
+
+class Controller(Configured[Given], ABC):
+    """Decides the density of every step. A subclass has a name, a model of options, and a rule.
+
+    It is pure: what it does follows from its options, its seed, and what it was shown.
+    """
+
+    noun = "controller"
+    watches: frozenset[Watched] = frozenset()
+    """Further values that it wants to see."""
+    curve_interval = 1
+    """Steps between two error curves, from the first step on."""
+    carried: ClassVar[dict[str, str]] = {"k": "_k"}
+
+    def __init__(self, *, seed: int, **options: Any) -> None:
+        """Raises InputError for options that are unknown or wrong. Most rules need no ``seed``."""
+        del seed
+        self.configure(options)
+        if isinstance(self.options, DensityLimits):
+            self._k = self.options.first_k
+
+    def density(self) -> float:
+        """Density for the coming step, in (0, 1]."""
+        return self._k
+
+    @abstractmethod
+    def observe(self, observed: Observation) -> None:
+        """Take in a finished step; may change ``density()``."""
+
+    def fail(self, observed: Observation, problem: str) -> ExperimentError:
+        """Return the error that says what is wrong with a step's observation."""
+        return ExperimentError(f"controller {self.name!r}: step {observed.step}{problem}")
+
+
+class LayerController(Controller[Given]):
+    """A controller that decides for every parameter."""
+
+    def __init__(self, *, seed: int, **options: Any) -> None:
+        super().__init__(seed=seed, **options)
+        self._elements: dict[str, float] = {}
+        """Elements of every parameter that was observed."""
+
+    @property
+    @abstractmethod
+    def first(self) -> float:
+        """Density of parameters that were never seen, and before the first decision."""
+
+    @abstractmethod
+    def densities(self, names: Sequence[str]) -> list[float]:
+        """For the coming step, each in (0, 1], in the order of ``names``."""
+
+    def density(self) -> float:
+        """Their mean, weighted by elements; the first density before anything was seen."""
+        total = fsum(self._elements.values())
+        if not total:
+            return self.first
+        shares = zip(self.densities([*self._elements]), self._elements.values(), strict=True)
+        return min(1.0, fsum(k * count for k, count in shares) / total)
+
+
+controllers: Registry[type[Controller[Any]]] = Registry("controller", "narrows.controllers")
 
 
 def controller_seed(seed: int, rank: int) -> int:
-    """Seed of the controller on worker ``rank`` in a run with ``seed``: 63 bits, unrelated between
-    ranks."""
+    """Seed of the controller on worker ``rank`` in a run with ``seed``: 63 bits, unrelated."""
     digest = blake2b(f"controller {seed} {rank}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
-
-
-def generator_state(random: Random) -> list[Any]:
-    """The state of a generator as JSON values."""
-    version, internal, gauss = random.getstate()
-    return [version, list(internal), gauss]
-
-
-def generator(state: Sequence[Any]) -> Random:
-    """A generator that goes on from ``state``."""
-    version, internal, gauss = state
-    random = Random(0)
-    random.setstate((version, tuple(internal), gauss))
-    return random

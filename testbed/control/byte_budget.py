@@ -73,8 +73,8 @@ def minimise_error(
     of ``steps`` fits a limit, its layers have that."""
     chosen, full = dict.fromkeys(curves, steps[0]), set[str]()
     lefts = [limit.left(chosen) for limit in limits]
-    found = [edge for name in curves for edge in edges(name, curves[name], costs[name], steps)]
-    for edge in sorted(found, key=lambda edge: -edge.saved):
+    candidates = [e for name in curves for e in edges(name, curves[name], costs[name], steps)]
+    for edge in sorted(candidates, key=lambda edge: -edge.saved):
         own = [number for number, limit in enumerate(limits) if edge.name in limit.costs]
         if edge.name in full or any(lefts[number] <= _LEAST for number in own):
             continue
@@ -124,8 +124,7 @@ def highest(cost: Cost, budget: float, low: float, high: float) -> float:
 
 
 def _as_far_as(uses: Sequence[tuple[Cost, float]], edge: Edge) -> float:
-    """The highest density of ``edge`` at which each cost has grown by no more than is left for
-    it."""
+    """The highest density of ``edge`` at which no cost has grown by more than is left for it."""
 
     def over(k: float) -> float:
         return max((cost(k) - cost(edge.from_) - left for cost, left in uses), default=-inf)

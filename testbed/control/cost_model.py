@@ -1,5 +1,5 @@
-"""Model of the network, learnt from buckets: the α–β model (seconds = α·pieces + β·amount, by least
-squares), bytes that a density makes, and what communication and compression take.
+"""Model of the network from observed buckets: the α–β model (seconds = α·pieces + β·amount, by
+least squares), bytes that a density makes, and what communication and compression take.
 
 How many bytes a density makes, as controllers reckon before they choose: near to the wire format,
 and smooth.
@@ -23,6 +23,7 @@ from typing import Any
 
 from testbed.control.base import Observation
 from testbed.errors import ExperimentError
+from testbed.registry import Configured, Options
 
 Point = tuple[float, float, float]
 """Pieces, amount, seconds."""
@@ -127,16 +128,8 @@ class DensitySizes:
 
 
 _FIELDS = (
-    "bucket",
-    "start_s",
-    "elements",
-    "sent",
-    "left_s",
-    "compress_s",
-    "delay_s",
-    "send_s",
-    "bytes_up",
-    "bytes_down",
+    *("bucket", "elements", "sent", "bytes_up", "bytes_down"),
+    *("start_s", "left_s", "compress_s", "delay_s", "send_s"),
 )
 
 
@@ -167,57 +160,48 @@ class PlannedMessage:
     def of(cls, names: tuple[str, ...], parts: list[Mapping[str, float]]) -> PlannedMessage:
         """Elements and times of compression are added up; everything else is the bucket's."""
         first = parts[0]
-        elements, sent, compress_s = (
-            sum(part[key] for part in parts) for key in ("elements", "sent", "compress_s")
-        )
-        return cls(
-            names,
-            elements,
-            sent,
-            first["left_s"],
-            compress_s,
-            first["delay_s"],
-            first["bytes_up"],
-            first["bytes_down"],
-            sum(map(_expected, parts)),
-            first["start_s"],
-        )
+        summed = ("elements", "sent", "compress_s")
+        elements, sent, compress_s = (sum(part[key] for part in parts) for key in summed)
+        left_s, delay_s, start_s = first["left_s"], first["delay_s"], first["start_s"]
+        up, down, expected = first["bytes_up"], first["bytes_down"], sum(map(_expected, parts))
+        return cls(names, elements, sent, left_s, compress_s, delay_s, up, down, expected, start_s)
 
 
-def messages(controller: str, seen: Observation) -> list[PlannedMessage]:
+def messages(controller: str, observed: Observation) -> list[PlannedMessage]:
     """Return the messages of a step, those that were ready first before others.
 
     Raises ExperimentError where buckets were not watched, or are not finite.
     """
-    if not seen.buckets:
+    if not observed.buckets:
         raise ExperimentError(
-            f"controller {controller!r}: step {seen.step} has no `buckets`: how each travelled was "
-            "not watched"
+            f"controller {controller!r}: step {observed.step} has no `buckets`: how each travelled "
+            "was not watched"
         )
     shared: dict[float, list[str]] = defaultdict(list)
-    for name, part in seen.buckets.items():
-        _check(controller, seen.step, name, part)
+    for name, part in observed.buckets.items():
+        _check(controller, observed.step, name, part)
         shared[part["bucket"]].append(name)
-    found = [PlannedMessage.of(tuple(n), [seen.buckets[one] for one in n]) for n in shared.values()]
-    return sorted(found, key=lambda message: -message.left_s)
+    return _as_ready(
+        PlannedMessage.of(tuple(names), [observed.buckets[name] for name in names])
+        for names in shared.values()
+    )
 
 
 def usual(steps: Iterable[Iterable[PlannedMessage]]) -> list[PlannedMessage]:
-    """Return the medians of every bucket's values in ``steps``.
-
-    Buckets that were ready first come before others.
-    """
+    """Return the medians of every bucket's values in ``steps``, what was ready first before
+    others."""
     same: dict[tuple[str, ...], list[PlannedMessage]] = defaultdict(list)
     for step in steps:
         for message in step:
             same[message.names].append(message)
-    found = [
-        PlannedMessage(
-            names, *(median(column) for column in zip(*map(_numbers, many), strict=True))
-        )
-        for names, many in same.items()
-    ]
-    return sorted(found, key=lambda message: -message.left_s)
+    return _as_ready(
+        PlannedMessage(names, *map(median, zip(*map(_numbers, alike), strict=True)))
+        for names, alike in same.items()
+    )
+
+
+def _as_ready(messages: Iterable[PlannedMessage]) -> list[PlannedMessage]:
+    return sorted(messages, key=lambda message: -message.left_s)
 
 
 def to_json(step: Iterable[PlannedMessage]) -> list[Any]:
@@ -264,7 +248,7 @@ class CostEstimate:
 
     messages: list[PlannedMessage]
     """The usual ones, what was ready first before others."""
-    way: AlphaBeta
+    transfer: AlphaBeta
     """Cost of a bucket: α, and β by byte of both directions."""
     packing: AlphaBeta
     """Cost of compression: for every parameter, and by element."""
@@ -290,85 +274,81 @@ class CostEstimate:
 
     def bytes_in(self, seconds: float) -> float:
         """Bytes of one way, or of one bucket's both, that go in ``seconds``."""
-        left_s = max(0.0, seconds - self.way.start_s)
-        return left_s / self.way.per_s if self.way.per_s else inf
+        left_s = max(0.0, seconds - self.transfer.start_s)
+        return left_s / self.transfer.per_s if self.transfer.per_s else inf
 
 
-class CommunicationCostModel:
-    """Learns from steps; every decision begins a new window, as messages have other sizes from then
-    on."""
+class CommunicationCostModel(Configured[Options]):
+    """Learns from steps; every decision begins a new window, as messages then have other sizes."""
 
     def __init__(self, controller: str) -> None:
         self._controller = controller
         self._steps: deque[list[PlannedMessage]] = deque(maxlen=WINDOW)
         self._spans: deque[tuple[float, float]] = deque(maxlen=WINDOW)
         """Communication and all of a step, in seconds."""
-        self._way = self._packing = AlphaBeta()
+        self._transfer = self._packing = AlphaBeta()
 
-    def take(self, seen: Observation) -> list[PlannedMessage]:
-        """Take in a step, and say what it had. Raises ExperimentError where ``buckets`` are
-        missing."""
-        found = messages(self._controller, seen)
-        step_s = seen.delay_s if seen.step_s is None else seen.step_s
-        self._steps.append(found)
-        self._spans.append((seen.delay_s, step_s))
-        return found
+    def take(self, observed: Observation) -> None:
+        """Take in a step. Raises ExperimentError where ``buckets`` are missing."""
+        step_s = observed.delay_s if observed.step_s is None else observed.step_s
+        self._steps.append(messages(self._controller, observed))
+        self._spans.append((observed.delay_s, step_s))
 
     def known(self) -> CostEstimate:
         """Estimate the costs from the window, which ends with it."""
-        found = usual(self._steps)
-        sparse = [message for message in found if message.sparse]
+        typical = usual(self._steps)
+        sparse = [message for message in typical if message.sparse]
         self._packing = fitted(
             [(len(m.names), m.elements, m.compress_s) for m in sparse], self._packing
         )
-        alone = [(1.0, m.up + m.down, m.delay_s) for m in unhindered(found)]
-        self._way = fitted(alone, self._way)
-        if len(found) > 1:
-            self._way = AlphaBeta(
-                self._way.start_s, min(self._way.per_s, self._span_by_byte(found))
+        alone = [(1.0, m.up + m.down, m.delay_s) for m in unhindered(typical)]
+        self._transfer = fitted(alone, self._transfer)
+        if len(typical) > 1:
+            self._transfer = AlphaBeta(
+                self._transfer.start_s, min(self._transfer.per_s, self._span_by_byte(typical))
             )
         computed_s = median(max(0.0, step_s - delay_s) for delay_s, step_s in self._spans)
-        sizes = _sizes(found, sparse)
+        sizes = _sizes(typical, sparse)
         self._steps.clear()
         self._spans.clear()
-        return CostEstimate(found, self._way, self._packing, sizes, computed_s)
+        return CostEstimate(typical, self._transfer, self._packing, sizes, computed_s)
 
     def state(self) -> dict[str, Any]:
         """As JSON values."""
         return {
             "steps": [to_json(step) for step in self._steps],
             "spans": [list(span) for span in self._spans],
-            "way": asdict(self._way),
+            "way": asdict(self._transfer),
             "packing": asdict(self._packing),
         }
 
-    def load(self, state: dict[str, Any]) -> None:
+    def load(self, state: Mapping[str, Any]) -> None:
         """Continue from ``state``."""
         self._steps = deque(map(from_json, state["steps"]), maxlen=WINDOW)
         self._spans = deque(((d, s) for d, s in state["spans"]), maxlen=WINDOW)
-        self._way, self._packing = AlphaBeta(**state["way"]), AlphaBeta(**state["packing"])
+        self._transfer, self._packing = AlphaBeta(**state["way"]), AlphaBeta(**state["packing"])
 
-    def _span_by_byte(self, found: list[PlannedMessage]) -> float:
+    def _span_by_byte(self, typical: list[PlannedMessage]) -> float:
         """Seconds that a byte takes at most: all of the fuller way's went while the step
         communicated."""
-        fuller = max(fsum(m.up for m in found), fsum(m.down for m in found))
+        fuller = max(fsum(m.up for m in typical), fsum(m.down for m in typical))
         return median(delay_s for delay_s, _ in self._spans) / fuller if fuller else inf
 
 
-def unhindered(found: list[PlannedMessage]) -> list[PlannedMessage]:
+def unhindered(typical: list[PlannedMessage]) -> list[PlannedMessage]:
     """Those that started when all that had before them had come back: the others' delays are in
     part those of what they waited for. The first to start is always one."""
     alone, back_s = list[PlannedMessage](), -inf
-    for message in sorted(found, key=lambda message: message.start_s):
+    for message in sorted(typical, key=lambda message: message.start_s):
         if message.start_s >= back_s:
             alone.append(message)
         back_s = max(back_s, message.start_s + message.delay_s)
     return alone
 
 
-def _sizes(found: list[PlannedMessage], sparse: list[PlannedMessage]) -> DensitySizes:
+def _sizes(typical: list[PlannedMessage], sparse: list[PlannedMessage]) -> DensitySizes:
     """Return the sizes that fit the bytes counted to the bytes expected."""
-    up, expected = fsum(m.up for m in found), fsum(m.expected for m in found)
+    up, expected = fsum(m.up for m in typical), fsum(m.expected for m in typical)
     sparse_up, sparse_down = fsum(m.up for m in sparse), fsum(m.down for m in sparse)
     return DensitySizes(
         scale=up / expected if up and expected else 1.0,

@@ -34,22 +34,24 @@ The first 20 steps have k_max. What those lines leave open, and what is done her
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
+from collections.abc import Mapping
 from math import fsum, hypot, isfinite, sqrt
-from typing import Annotated, Any, Generic, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 
-from testbed.control.base import Density, Observation, read_options
-from testbed.errors import ExperimentError
-from testbed.registry import Options
+from testbed.control.base import Controller, Density, DensityLimits, Observation
+from testbed.registry import Configured, Options
 
 Unit = Literal["seconds", "per_byte"]
 
 
-class Delays:
+class Delays(Configured[Options]):
     """The delays of one worker, newest last."""
+
+    carried = {"s": "smoothed", "v": "deviation", "window": "window"}
 
     def __init__(self, window: int) -> None:
         self.window: deque[float] = deque(maxlen=window)
@@ -91,35 +93,25 @@ class Delays:
 
         Taken relative to the oldest delay, so that equal ones deviate by exactly 0.
         """
-        oldest, many = self.window[0], len(self.window)
-        mean = oldest + fsum((delay - oldest) / many for delay in self.window)
-        return mean, hypot(*((delay - mean) / sqrt(many) for delay in self.window))
-
-    def state(self) -> dict[str, Any]:
-        """As JSON values."""
-        return {"s": self.smoothed, "v": self.deviation, "window": list(self.window)}
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Continue from ``state``."""
-        self.smoothed, self.deviation = float(state["s"]), float(state["v"])
-        self.window = deque(state["window"], maxlen=self.window.maxlen)
+        oldest, count = self.window[0], len(self.window)
+        mean = oldest + fsum((delay - oldest) / count for delay in self.window)
+        return mean, hypot(*((delay - mean) / sqrt(count) for delay in self.window))
 
 
-def measured(controller: str, seen: Observation, unit: Unit = "seconds") -> float:
-    """The delay of a step in ``unit``. Raises ExperimentError for one that is negative or not
-    finite."""
-    if not (isfinite(seen.delay_s) and seen.delay_s >= 0):
-        raise ExperimentError(
-            f"controller {controller!r}: step {seen.step} has delay {seen.delay_s} s; it must be "
-            "finite and not negative"
+def measured(controller: Controller[Any], observed: Observation, unit: Unit = "seconds") -> float:
+    """The delay of a step in ``unit``. Raises ExperimentError if it is negative or not finite."""
+    delay_s = observed.delay_s
+    if not (isfinite(delay_s) and delay_s >= 0):
+        raise controller.fail(
+            observed, f" has delay {delay_s} s; it must be finite and not negative"
         )
-    return seen.delay_s / max(1, seen.bytes_sent) if unit == "per_byte" else seen.delay_s
+    return delay_s / max(1, observed.bytes_sent) if unit == "per_byte" else delay_s
 
 
 Count = Annotated[int, Field(ge=1, le=100_000)]
 
 
-class DelayOptions(Options):
+class DelayOptions(DensityLimits):
     """Options that every rule of the family has.
 
     The constants are ours: DC2's own are not public.
@@ -139,12 +131,6 @@ class DelayOptions(Options):
             "seconds: of the step. per_byte: divided by the bytes sent, free of k's own influence."
         ),
     )
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        if self.k_min > self.k_max:
-            raise ValueError(f"k_min {self.k_min} is above k_max {self.k_max}")
-        return self
 
 
 class TwoLevelOptions(DelayOptions):
@@ -171,13 +157,8 @@ class GradientOptions(DelayOptions):
     rises: Count = Field(100, description="Steps from k_min to k_max where it does not.")
 
 
-class ProportionalOptions(DelayOptions):
-    """Options of DA3: those that all have."""
-
-
 class ThresholdOptions(DelayOptions):
-    """Options that DA4 and DA5 have: levels, and two thresholds in standard deviations from the
-    mean delay."""
+    """Options of DA4 and DA5: levels, and two thresholds in standard deviations from the mean."""
 
     levels: Annotated[int, Field(ge=2, le=1000)] = Field(
         5, description="Densities from k_max to k_min in equal ratios."
@@ -216,38 +197,31 @@ Given = TypeVar("Given", bound=DelayOptions)
 Limits = TypeVar("Limits", bound=ThresholdOptions)
 
 
-class DelayAware(ABC, Generic[Given]):
-    """One agent, for one worker; without randomness. A subclass has a name, a model of options, and
-    a rule."""
+class DelayAware(Controller[Given]):
+    """One agent, for one worker; without randomness. Begins with the largest density."""
 
-    name: str
-    model: type[Given]
+    carried = {"k": "_k", "taken": "_taken"}
 
     def __init__(self, *, seed: int, **options: Any) -> None:
-        del seed
-        self.options = read_options(self.name, self.model, options)
+        super().__init__(seed=seed, **options)
         self.delays = Delays(self.options.window)
         self._taken = 0
-        self._k = self.options.k_max
+        """Steps that were taken in."""
 
-    def density(self) -> float:
-        """k for the coming step, in [k_min, k_max]."""
-        return self._k
-
-    def observe(self, seen: Observation) -> None:
+    def observe(self, observed: Observation) -> None:
         """Take in a step; from the last one of the warm-up on, one decision follows each."""
-        self.delays.take(measured(self.name, seen, self.options.delay))
+        self.delays.take(measured(self, observed, self.options.delay))
         self._taken += 1
         if self._taken >= self.options.warm_up:
-            self._k = min(max(self._decided(), self.options.k_min), self.options.k_max)
+            self._k = self.options.clipped(self._decided())
 
     def state(self) -> dict[str, Any]:
-        """k, the delays, and how many steps were taken in."""
-        return {"k": self._k, "taken": self._taken, **self.delays.state()}
+        """Also the delays."""
+        return {**super().state(), **self.delays.state()}
 
-    def load(self, state: dict[str, Any]) -> None:
+    def load(self, state: Mapping[str, Any]) -> None:
         """Continue exactly where ``state`` was taken; the options must be the same."""
-        self._k, self._taken = float(state["k"]), int(state["taken"])
+        super().load(state)
         self.delays.load(state)
 
     @abstractmethod
@@ -259,27 +233,19 @@ class TwoLevel(DelayAware[TwoLevelOptions]):
     """DA1."""
 
     name, model = "dc2-da1", TwoLevelOptions
-    _asked = 0
+    carried = {**DelayAware.carried, "asked": "_requests"}
+    _requests = 0
     """Steps in a row that asked for the other level."""
 
     def _decided(self) -> float:
         options, delays = self.options, self.delays
         fast = delays.newest <= options.tolerance * delays.least
         wanted = options.k_max if fast else options.k_min
-        self._asked = 0 if wanted == self._k else self._asked + 1
-        if self._asked < options.hysteresis:
+        self._requests = 0 if wanted == self._k else self._requests + 1
+        if self._requests < options.hysteresis:
             return self._k
-        self._asked = 0
+        self._requests = 0
         return wanted
-
-    def state(self) -> dict[str, Any]:
-        """Also how often in a row the other level was asked for."""
-        return {**super().state(), "asked": self._asked}
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Continue exactly where ``state`` was taken; the options must be the same."""
-        super().load(state)
-        self._asked = int(state["asked"])
 
 
 class Gradient(DelayAware[GradientOptions]):
@@ -294,10 +260,10 @@ class Gradient(DelayAware[GradientOptions]):
         return self._k + (options.k_max - options.k_min) / options.rises
 
 
-class Proportional(DelayAware[ProportionalOptions]):
+class Proportional(DelayAware[DelayOptions]):
     """DA3."""
 
-    name, model = "dc2-da3", ProportionalOptions
+    name, model = "dc2-da3", DelayOptions
 
     def _decided(self) -> float:
         options, delays = self.options, self.delays
@@ -311,6 +277,7 @@ class Proportional(DelayAware[ProportionalOptions]):
 class DelayThresholds(DelayAware[Limits]):
     """DA4 and DA5."""
 
+    carried = {**DelayAware.carried, "level": "_level"}
     _level = 0
     """From 0, the uppermost, down."""
 
@@ -328,15 +295,6 @@ class DelayThresholds(DelayAware[Limits]):
         elif delay < mean + options.up_below * deviation:
             self._level = max(self._level - 1, 0)
         return self.level(self._level)
-
-    def state(self) -> dict[str, Any]:
-        """Also the level."""
-        return {**super().state(), "level": self._level}
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Continue exactly where ``state`` was taken; the options must be the same."""
-        super().load(state)
-        self._level = int(state["level"])
 
 
 class Lenient(DelayThresholds[LenientOptions]):

@@ -4,81 +4,72 @@ communication that takes as long as it can behind computation.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from math import fsum, isfinite, log2
-from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar
+from abc import abstractmethod
+from collections.abc import Sequence
+from math import isfinite, log2
+from typing import Annotated, Any, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from testbed.control.base import (
     LEVELS,
     Density,
+    DensityLimits,
+    LayerController,
     Observation,
+    Options,
     Share,
-    Watched,
-    check_initial,
-    read_options,
 )
 from testbed.control.cost_model import CommunicationCostModel, CostEstimate
 from testbed.errors import ExperimentError
-from testbed.registry import Options
+from testbed.registry import Configured
 
 
-class Curves:
-    """The mean by layer, over the curves since the last decision, of the energy left out at each of
-    ``LEVELS``."""
+class Curves(Configured[Options]):
+    """The mean by layer, since the last decision, of the energy left out at each of ``LEVELS``."""
+
+    carried = {"sums": "_sums", "many": "_counts"}
 
     def __init__(self, controller: str) -> None:
         self._controller = controller
         self._sums: dict[str, list[float]] = {}
-        self._many: dict[str, int] = {}
+        self._counts: dict[str, int] = {}
 
-    def take(self, seen: Observation) -> None:
+    def take(self, observed: Observation) -> None:
         """Take in a step's, if it has some. Raises ExperimentError for ones that are not finite."""
-        for name, (energy, *shares) in seen.curves.items():
+        for name, (energy, *shares) in observed.curves.items():
             errors = [energy * share for share in shares]
-            if len(errors) != len(LEVELS) or not all(isfinite(one) and one >= 0 for one in errors):
+            finite = all(isfinite(error) and error >= 0 for error in errors)
+            if len(errors) != len(LEVELS) or not finite:
                 raise ExperimentError(
-                    f"controller {self._controller!r}: step {seen.step}: the error curve of "
+                    f"controller {self._controller!r}: step {observed.step}: the error curve of "
                     f"{name!r} is not one of {len(LEVELS)} finite levels"
                 )
             before = self._sums.get(name, [0.0] * len(LEVELS))
             self._sums[name] = [old + new for old, new in zip(before, errors, strict=True)]
-            self._many[name] = self._many.get(name, 0) + 1
+            self._counts[name] = self._counts.get(name, 0) + 1
 
     def means(self, names: list[str]) -> dict[str, list[float]]:
         """Energy left out at each of ``LEVELS``; then all is forgotten. Raises ExperimentError
         where one of ``names`` has none."""
-        missing = next((name for name in names if name not in self._many), None)
+        missing = next((name for name in names if name not in self._counts), None)
         if missing is not None:
             raise ExperimentError(
                 f"controller {self._controller!r}: there is no `curves` entry of {missing!r}: "
                 "errors by density were not watched"
             )
-        found = {name: [one / self._many[name] for one in self._sums[name]] for name in names}
-        self._sums, self._many = {}, {}
-        return found
-
-    def state(self) -> dict[str, Any]:
-        """As JSON values."""
-        return {
-            "sums": {name: list(sums) for name, sums in self._sums.items()},
-            "many": dict(self._many),
-        }
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Continue from ``state``."""
-        self._sums, self._many = dict(state["sums"]), dict(state["many"])
+        means = {name: [sum_ / self._counts[name] for sum_ in self._sums[name]] for name in names}
+        self._sums, self._counts = {}, {}
+        return means
 
 
 def error_at(curve: list[float], density: float) -> float:
     """Energy left out at any density in (0, 1]: linear in log k between ``LEVELS``, and below the
     last as at the last."""
-    place = -2 * log2(density)
-    before = min(int(place), len(LEVELS) - 1)
+    position = -2 * log2(density)
+    before = min(int(position), len(LEVELS) - 1)
     after = min(before + 1, len(LEVELS) - 1)
-    return curve[before] + (place - before) * (curve[after] - curve[before])
+    return curve[before] + (position - before) * (curve[after] - curve[before])
 
 
 class LayeredOptions(Options):
@@ -95,33 +86,28 @@ class LayeredOptions(Options):
 Given = TypeVar("Given", bound=LayeredOptions)
 
 
-class Layered(ABC, Generic[Given]):
+class Layered(LayerController[Given]):
     """One agent, for one worker; without randomness. A subclass has a name, a model of options, and
     a rule.
 
     One that also watches curves sees five of them, or a few less, between two decisions.
     """
 
-    name: ClassVar[str]
-    model: type[Given]
-    watches: frozenset[Watched] = frozenset({"buckets"})
+    watches = frozenset({"buckets"})
+    carried = {
+        "taken": "_taken",
+        "way": "_cost_model",
+        "curves": "_curves",
+        "elements": "_elements",
+        "chosen": "_chosen",
+    }
 
     def __init__(self, *, seed: int, **options: Any) -> None:
-        del seed
-        self.options = read_options(self.name, self.model, options)
-        self.curves_every = max(1, self.options.every // 5)
-        self._way, self._curves, self._taken = (
-            CommunicationCostModel(self.name),
-            Curves(self.name),
-            0,
-        )
-        self._elements: dict[str, float] = {}
+        super().__init__(seed=seed, **options)
+        self.curve_interval = max(1, self.options.every // 5)
+        self._cost_model, self._curves = CommunicationCostModel(self.name), Curves(self.name)
+        self._taken = 0
         self._chosen: dict[str, float] = {}
-
-    @property
-    @abstractmethod
-    def first(self) -> float:
-        """Density before the first decision, and of layers that are new since the last."""
 
     @abstractmethod
     def _decided(self, known: CostEstimate) -> dict[str, float]:
@@ -131,49 +117,23 @@ class Layered(ABC, Generic[Given]):
         """For the coming step."""
         return [self._chosen.get(name, self.first) for name in names]
 
-    def density(self) -> float:
-        """Their mean, weighted by elements; the first density before anything was seen."""
-        total = fsum(self._elements.values())
-        if not total:
-            return self.first
-        shares = zip(self.densities([*self._elements]), self._elements.values(), strict=True)
-        return min(1.0, fsum(k * many for k, many in shares) / total)
-
-    def observe(self, seen: Observation) -> None:
+    def observe(self, observed: Observation) -> None:
         """Take in a step; some are followed by a decision. Raises ExperimentError without
         ``buckets``."""
-        self._way.take(seen)
+        self._cost_model.take(observed)
         if "curves" in self.watches:
-            self._curves.take(seen)
-        self._elements |= {name: part["elements"] for name, part in seen.buckets.items()}
+            self._curves.take(observed)
+        self._elements |= {name: part["elements"] for name, part in observed.buckets.items()}
         self._taken += 1
         after = self._taken - self.options.warm_up
         if after >= 0 and after % self.options.every == 0:
-            self._chosen |= self._decided(self._way.known())
-
-    def state(self) -> dict[str, Any]:
-        """All of it, as JSON values."""
-        return {
-            "taken": self._taken,
-            "way": self._way.state(),
-            "curves": self._curves.state(),
-            "elements": dict(self._elements),
-            "chosen": dict(self._chosen),
-        }
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Continue exactly where ``state`` was taken; the options must be the same."""
-        self._taken = int(state["taken"])
-        self._way.load(state["way"])
-        self._curves.load(state["curves"])
-        self._elements, self._chosen = dict(state["elements"]), dict(state["chosen"])
+            self._chosen |= self._decided(self._cost_model.known())
 
 
-class HidingOptions(LayeredOptions):
+class HidingOptions(LayeredOptions, DensityLimits):
     """Limits, and how long communication may take."""
 
     k_max: Density = Field(1.0, description="Largest density of a layer.")
-    k_min: Density = Field(0.001, description="Smallest density of a layer.")
     initial_k: Density = Field(0.05, description="Density before the first decision.")
     exposed: Share = Field(
         0.25, description="Time after the computation that communication may take, as a share of T."
@@ -185,11 +145,6 @@ class HidingOptions(LayeredOptions):
         0.667,
         description="T as a share of the computation, at least, where little or nothing overlaps.",
     )
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        check_initial(self.initial_k, self.k_min, self.k_max)
-        return self
 
 
 HidingGiven = TypeVar("HidingGiven", bound=HidingOptions)

@@ -104,16 +104,15 @@ class Lgreco(Layered[LgrecoOptions]):
         allowed = self.options.tolerance * sum(error_at(curves[name], k) for name in names)
         if not allowed:
             return uniform
-        costs = [[self._bytes(known, name, one) for one in self._choices] for name in names]
-        errors = [[error_at(curves[name], one) for one in self._choices] for name in names]
-        found = cheapest(costs, errors, allowed)
-        if found is None:
-            return uniform
-        chosen = {name: self._choices[n] for name, n in zip(names, found, strict=True)}
-        shorter = sum(self._bytes(known, *one) for one in chosen.items()) < sum(
-            self._bytes(known, *one) for one in uniform.items()
-        )
-        return chosen if shorter else uniform
 
-    def _bytes(self, known: CostEstimate, name: str, density: float) -> float:
-        return known.sizes.up(self._elements[name], density)
+        def bytes_of(name: str, density: float) -> float:
+            return known.sizes.up(self._elements[name], density)
+
+        costs = [[bytes_of(name, choice) for choice in self._choices] for name in names]
+        errors = [[error_at(curves[name], choice) for choice in self._choices] for name in names]
+        numbers = cheapest(costs, errors, allowed)
+        if numbers is None:
+            return uniform
+        chosen = {name: self._choices[n] for name, n in zip(names, numbers, strict=True)}
+        both = [sum(bytes_of(name, k) for name, k in c.items()) for c in (chosen, uniform)]
+        return chosen if both[0] < both[1] else uniform

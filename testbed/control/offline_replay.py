@@ -31,7 +31,9 @@ class ReplayedDecisions:
         return bool(self.steps) and not self.mismatches
 
 
-def replay(records: Iterable[Mapping[str, Any]], make: Callable[[], Controller]) -> list[float]:
+def replay(
+    records: Iterable[Mapping[str, Any]], make: Callable[[], Controller[Any]]
+) -> list[float]:
     """Densities that a fresh controller asks for, one per ``step`` record of one worker, in order.
 
     It is shown the recorded observations. Given a controller other than the recorded one this is an
@@ -44,16 +46,15 @@ def replay(records: Iterable[Mapping[str, Any]], make: Callable[[], Controller])
         if record.get("kind") != "step":
             continue
         densities.append(controller.density())
-        if (seen := record.get("controller")) is not None:
-            controller.observe(_observation(record, seen))
+        if (observed := record.get("controller")) is not None:
+            controller.observe(_observation(record, observed))
     return densities
 
 
 def compare(
-    records: Iterable[Mapping[str, Any]], make: Callable[[], Controller]
+    records: Iterable[Mapping[str, Any]], make: Callable[[], Controller[Any]]
 ) -> ReplayedDecisions:
-    """``replay`` beside the densities that were recorded. Raises InputError for records without
-    them."""
+    """``replay`` beside the recorded densities. Raises InputError for records without them."""
     steps = [record for record in records if record.get("kind") == "step"]
     try:
         numbers = tuple(int(record["step"]) for record in steps)
@@ -63,9 +64,9 @@ def compare(
     return ReplayedDecisions(numbers, recorded, tuple(replay(steps, make)))
 
 
-def _observation(record: Mapping[str, Any], seen: Mapping[str, Any]) -> Observation:
+def _observation(record: Mapping[str, Any], observed: Mapping[str, Any]) -> Observation:
     try:
-        return Observation(**seen)
+        return Observation(**observed)
     except TypeError as error:
         raise InputError(
             f"step {record.get('step')}: the controller's observation cannot be read: {error}"

@@ -26,33 +26,26 @@ from __future__ import annotations
 
 from math import exp, log
 from random import Random
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 
-from testbed.control.base import Density, Observation, generator, generator_state, read_options
-from testbed.registry import Options
+from testbed.control.base import Controller, Density, Observation, Options
 
 Densities = Annotated[list[Density], Field(min_length=1)]
+Given = TypeVar("Given", bound=Options)
 
 
-class _Counting:
+class _Counting(Controller[Given]):
     """Steps are all that is seen."""
 
+    carried = {"step": "_step"}
     _step = 0
 
-    def observe(self, seen: Observation) -> None:
+    def observe(self, observed: Observation) -> None:
         """Count it."""
-        del seen
+        del observed
         self._step += 1
-
-    def state(self) -> dict[str, Any]:
-        """Steps taken in."""
-        return {"step": self._step}
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Continue from ``state``; the options must be the same."""
-        self._step = int(state["step"])
 
 
 class ScheduleOptions(Options):
@@ -66,12 +59,10 @@ class ScheduleOptions(Options):
     steps: Annotated[int, Field(ge=1)] = Field(200, description="Steps from the one to the other.")
 
 
-class DensitySchedule(_Counting):
+class DensitySchedule(_Counting[ScheduleOptions]):
     """From one density to another in so many steps."""
 
-    def __init__(self, *, seed: int, **options: Any) -> None:
-        del seed
-        self.options = read_options("schedule", ScheduleOptions, options)
+    name, model = "schedule", ScheduleOptions
 
     def density(self) -> float:
         """k_i, between ``from`` and ``to``."""
@@ -93,34 +84,26 @@ class DgcWarmupOptions(Options):
     )
 
 
-class DgcWarmup:
+class DgcWarmup(Controller[DgcWarmupOptions]):
     """A density for every epoch."""
 
-    def __init__(self, *, seed: int, **options: Any) -> None:
-        del seed
-        self.options = read_options("dgc-warmup", DgcWarmupOptions, options)
-        self._first: int | None = None
-        self._epochs = 0
-        """Before the one that was last heard of."""
+    name, model = "dgc-warmup", DgcWarmupOptions
+    carried = {"first": "_first", "epochs": "_epochs"}
+    _first: int | None = None
+    """The first epoch."""
+    _epochs = 0
+    """Those before the one that was last heard of."""
 
     def density(self) -> float:
         """That of the epoch last heard of."""
         densities = self.options.densities
         return densities[min(self._epochs, len(densities) - 1)]
 
-    def observe(self, seen: Observation) -> None:
+    def observe(self, observed: Observation) -> None:
         """Hear of the epoch."""
         if self._first is None:
-            self._first = seen.epoch
-        self._epochs = max(self._epochs, seen.epoch - self._first)
-
-    def state(self) -> dict[str, Any]:
-        """The first epoch, and how many there have been since."""
-        return {"first": self._first, "epochs": self._epochs}
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Continue from ``state``; the options must be the same."""
-        self._first, self._epochs = state["first"], int(state["epochs"])
+            self._first = observed.epoch
+        self._epochs = max(self._epochs, observed.epoch - self._first)
 
 
 class ScriptOptions(Options):
@@ -129,12 +112,10 @@ class ScriptOptions(Options):
     densities: Densities = Field([1.0], description="Of every step; that of the last stays.")
 
 
-class Script(_Counting):
+class Script(_Counting[ScriptOptions]):
     """A density for every step."""
 
-    def __init__(self, *, seed: int, **options: Any) -> None:
-        del seed
-        self.options = read_options("script", ScriptOptions, options)
+    name, model = "script", ScriptOptions
 
     def density(self) -> float:
         """The next one of the list."""
@@ -148,26 +129,18 @@ class FixedOptions(Options):
     density: Density = Field(1.0, description="Share of the elements sent in every step.")
 
 
-class Fixed:
+class Fixed(Controller[FixedOptions]):
     """The same density in every step."""
 
-    def __init__(self, *, seed: int, **options: Any) -> None:
-        del seed
-        self.options = read_options("fixed", FixedOptions, options)
+    name, model = "fixed", FixedOptions
+    carried = {}
 
     def density(self) -> float:
         """``options.density``."""
         return self.options.density
 
-    def observe(self, seen: Observation) -> None:
+    def observe(self, observed: Observation) -> None:
         """Nothing to learn."""
-
-    def state(self) -> dict[str, Any]:
-        """There is none."""
-        return {}
-
-    def load(self, state: dict[str, Any]) -> None:
-        """There is none."""
 
 
 class RandomWalkOptions(Options):
@@ -209,41 +182,32 @@ class RandomWalkOptions(Options):
         return middle / self.spread, middle * self.spread
 
 
-class RandomWalk:
+class RandomWalk(Controller[RandomWalkOptions]):
     """One walk for each worker; all randomness comes from ``seed``."""
 
+    name, model = "random-walk", RandomWalkOptions
+    carried = {"k": "_k", "random": "_random"}
+
     def __init__(self, *, seed: int, **options: Any) -> None:
-        self.options = read_options("random-walk", RandomWalkOptions, options)
+        super().__init__(seed=seed, **options)
         self._low, self._high = self.options.limits
         self._k = self._high if self.options.mean is None else self.options.mean
         self._random = Random(seed)
 
-    def density(self) -> float:
-        """k for the coming step, within the limits."""
-        return self._k
-
-    def observe(self, seen: Observation) -> None:
-        """One step of the walk, whatever was seen."""
-        del seen
+    def observe(self, observed: Observation) -> None:
+        """One step of the walk, whatever was observed."""
+        del observed
         moved = log(self._k) + self._random.gauss(0.0, self.options.step)
         inside = reflected(moved, log(self._low), log(self._high))
         self._k = min(max(exp(inside), self._low), self._high)
 
-    def state(self) -> dict[str, Any]:
-        """k and the random state."""
-        return {"k": self._k, "random": generator_state(self._random)}
 
-    def load(self, state: dict[str, Any]) -> None:
-        """Continue exactly where ``state`` was taken; the options must be the same."""
-        self._k, self._random = float(state["k"]), generator(state["random"])
-
-
-def reflected(place: float, low: float, high: float) -> float:
-    """Where something at ``place`` is that mirrors at ``low`` and ``high`` have turned back."""
-    if low <= place <= high:
-        return place
+def reflected(position: float, low: float, high: float) -> float:
+    """Where something at ``position`` is that mirrors at ``low`` and ``high`` have turned back."""
+    if low <= position <= high:
+        return position
     width = high - low
     if width == 0:
         return low
-    along = (place - low) % (2 * width)
+    along = (position - low) % (2 * width)
     return low + min(along, 2 * width - along)

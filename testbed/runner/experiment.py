@@ -14,7 +14,7 @@ from typing import Any, Literal, Self, TypedDict
 from testbed import exchange
 from testbed.algorithms import Algorithm
 from testbed.compatibility import check_momentum, check_nodes, resolve
-from testbed.control.base import controllers, watched
+from testbed.control.base import controllers
 from testbed.errors import InputError
 from testbed.exchange.base import exchanges
 from testbed.fidelity.summary import mean_density
@@ -194,7 +194,7 @@ class JobFactory:
         self._names = tuple(spec.name for spec in sorted(training, key=lambda spec: spec.peer))
         self._workers = sum(spec.role == "worker" for spec in training)
         self._sizes: tuple[tuple[PayloadSizes, ...], ...] = ()
-        self._watched = watched(controllers.get(algorithm.controller)(seed=0, **algorithm.options))
+        self._watched = controllers.get(algorithm.controller)(seed=0, **algorithm.options).watches
         led = exchanges.get(algorithm.exchange).server is not None
         self._on_paths = led and "path" in self._watched
         if self._on_paths:

@@ -97,7 +97,7 @@ class UpdateEncoder:
 
     def __init__(self, algorithm: Algorithm, layout: Layout) -> None:
         self._layout, self._values = layout, algorithm.downward(layout)
-        self.memory: Memory | None = None
+        self.memory: Memory[Any] | None = None
         """None where nothing is kept: a memory reads the whole vector for its statistics."""
         if algorithm.down_memory != "none":
             self.memory = Recipe(memory=RecipeChoice(algorithm.down_memory)).make_memory(layout)
@@ -130,7 +130,7 @@ class UpdateEncoder:
             refuse(mean.values, self._layout, mean.indices, "mean gradient")
         if self.memory is None:
             return encode(mean, self._values, rng, self._payload).payload
-        given = self.memory.compensate(self._spread(mean))
+        given = self.memory.accumulate(self._spread(mean))
         values = given.flat if mean.indices is None else given.flat[mean.indices]
         sent = Sparse(mean.size, mean.indices, values)
         encoded = encode(sent, self._values, rng, self._payload)

@@ -109,7 +109,7 @@ def warm_up(job: Job, replica: Replica, gradient: Tensor | None = None) -> None:
     for shard in replica.shards:
         encoder = UpdateEncoder(job.algorithm, shard.layout)
         for _ in range(_MESSAGES):
-            packed = compressor.compress(shard.name, gradient[shard.place], density, rng)
+            packed = compressor.compress(shard.name, gradient[shard.span], density, rng)
             message = read_message(packed.payload, shard.layout, scratch)
             replica.warm_up(shard, encoder.average([message], 1, rng)[0])
 

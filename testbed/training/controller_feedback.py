@@ -16,10 +16,10 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from testbed.compress.base import AccumulatedGradient, RecipeChoice, Selection
-from testbed.compress.compressor import Compressor, Packed
+from testbed.compress.compressor import Compressor, EncodedBucket
 from testbed.compress.gradient_stats import error_curve, report
 from testbed.compress.layout import Shard
-from testbed.control.base import LEVELS, Controller, LayerController, Observation, watched
+from testbed.control.base import LEVELS, Controller, LayerController, Observation
 from testbed.exchange.base import TransferTiming
 from testbed.node import Node
 from testbed.records.events import FitRecord
@@ -61,14 +61,14 @@ class ControllerAdapter:
         self,
         node: Node,
         job: Job,
-        controller: Controller,
+        controller: Controller[Any],
         replica: AnyReplica,
         compressor: Compressor,
     ) -> None:
         self._node, self._job = node, job
         self._controller, self._replica = controller, replica
-        self._watched = watched(controller)
-        self._every: int = getattr(controller, "curves_every", 1)
+        self._watched = controller.watches
+        self._every: int = controller.curve_interval
         self._steps = 0
         self._curves: dict[str, list[float]] = {}
         self._last: Observation | None = None
@@ -105,7 +105,7 @@ class ControllerAdapter:
         for name, vector in given:
             self._curves[name if self._layered else shard.name] = error_curve(vector.flat, LEVELS)
 
-    def sent(self, packed: Sequence[Packed]) -> SentMass:
+    def sent(self, packed: Sequence[EncodedBucket]) -> SentMass:
         """Return the mass of ``packed``, a message for every shard of this step's gradient."""
         return SentMass(
             count=sum(message.count for message in packed),
@@ -203,7 +203,7 @@ class ObservableCompressor(Compressor):
         flat, end = self._flat(name, flat), 0
         for bucket in self._buckets_of(name):
             begin, end = end, end + bucket.layout.size
-            yield bucket.layout.parts[0].name, bucket.compensate(flat[begin:end])
+            yield bucket.layout.parts[0].name, bucket.accumulate(flat[begin:end])
 
 
 class FitReporter:
@@ -224,7 +224,7 @@ class FitReporter:
         rng = Random(f"{seed}/fit/{step}" if only is None else f"{seed}/fit/{step}/{only.name}")
         layered, gradients = row.buckets == "layer", self._replica.flat.gradients
         for shard in self._replica.shards if only is None else [only]:
-            for name, given in self._compressor.compensated(shard.name, gradients[shard.place]):
+            for name, given in self._compressor.compensated(shard.name, gradients[shard.span]):
                 size, bucket = given.flat.numel(), name if layered else shard.name
                 if size and not (layered and size < row.dense_below):
                     fit: dict[str, Any] = report(given.flat, rng, given.sum_abs).to_json()

@@ -7,13 +7,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 from zlib import crc32
 
 import numpy as np
 import torch
 
 from testbed.algorithms import Algorithm
-from testbed.compress.compressor import Packed, together
+from testbed.compress.compressor import EncodedBucket, together
 from testbed.compress.gradient_stats import refuse
 from testbed.compress.layout import Layout, Shard
 from testbed.control.base import Controller
@@ -49,10 +50,10 @@ Densities = float | list[float]
 
 
 @dataclass(frozen=True, slots=True)
-class EncodedBucket:
+class BucketMessage:
     """A bucket's message as the compressor made it, from ``begin_s`` to ``end_s``."""
 
-    packed: Packed
+    packed: EncodedBucket
     densities: Densities
     begin_s: float
     end_s: float
@@ -69,7 +70,7 @@ class CompressedCodec:
         node: Node,
         job: Job,
         replica: AnyReplica,
-        controller: Controller,
+        controller: Controller[Any],
         compressor: ObservableCompressor,
         observer: ControllerAdapter,
     ) -> None:
@@ -77,7 +78,7 @@ class CompressedCodec:
         self._controller, self._compressor, self._observer = controller, compressor, observer
         self._wants_curves = False
         self._averagers: list[PayloadAverager] = []
-        self.encoded: dict[int, EncodedBucket] = {}
+        self.encoded: dict[int, BucketMessage] = {}
         self._density = 1.0
         self._densities: list[Densities] = []
         self._stats: ControllerStats | None = None
@@ -105,7 +106,7 @@ class CompressedCodec:
         node, replica, rng = self._node, self._replica, self._rngs[number]
         begin_s, cpu_s = node.now(), node.cpu()
         shard, density = replica.shards[number], self._densities[number]
-        gradient = replica.flat.gradients[shard.place]
+        gradient = replica.flat.gradients[shard.span]
         if self._wants_curves:
             self._observer.add_curves(shard, self._compressor.compensated(shard.name, gradient))
         packed = self._compressor.compress(shard.name, gradient, density, rng)
@@ -114,7 +115,7 @@ class CompressedCodec:
         if self._stats is not None and number == 0:
             body = self._stats.append_to(packed.payload)
         cpu_s = node.cpu() - cpu_s
-        self.encoded[number] = EncodedBucket(packed, density, begin_s, node.now(), cpu_s)
+        self.encoded[number] = BucketMessage(packed, density, begin_s, node.now(), cpu_s)
         return body
 
     def summary(self) -> EncodedSummary:

@@ -176,7 +176,7 @@ class Replica:
 
     def decode(self, shard: Shard, payload: Buffer) -> None:
         """Take in a shard's update; ``apply`` makes the step of all. Raises WireError."""
-        self._codec.decompress(shard.name, payload, self._staging.host[shard.place])
+        self._codec.decompress(shard.name, payload, self._staging.host[shard.span])
 
     def load_mean_gradient(self, mean: Buffer) -> None:
         """Take in the whole mean gradient, float32 (size,) as bytes. Raises WireError for another
@@ -218,7 +218,7 @@ class Replica:
 
     def apply_shard(self, shard: Shard, epoch: int) -> None:
         """``apply`` for what was decoded of ``shard``, alone."""
-        self._optimizer.apply(self._staging.deliver(shard.place), epoch, shard.place)
+        self._optimizer.apply(self._staging.deliver(shard.span), epoch, shard.span)
         synchronise(self.device)
 
     def all_applied(self, epoch: int) -> None:

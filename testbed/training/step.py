@@ -27,8 +27,8 @@ from testbed.training.compute import Computed
 from testbed.training.controller_feedback import ControllerAdapter, EncodedSummary, FitReporter
 from testbed.training.gradient_codec import (
     BlockComputation,
+    BucketMessage,
     CompressedCodec,
-    EncodedBucket,
     GradientCodec,
 )
 from testbed.training.job import Job, transfer_fields
@@ -97,7 +97,7 @@ class BucketTimings:
 
     shard: Shard
     ready_s: float
-    encoded: EncodedBucket = field(init=False)
+    encoded: BucketMessage = field(init=False)
     ticket: Ticket = field(init=False)
     decoded_s: float = 0.0
     applying_s: float = 0.0

@@ -11,12 +11,13 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 
 import kernels_rig as rig
+from random_reference import uniforms
 
 from testbed.compress import kernels
 from testbed.compress.kernels.base import Workspace
 from testbed.compress.kernels.compilation import CHUNK
 from testbed.compress.kernels.cpu import CpuKernels
-from testbed.compress.kernels.random import reference, uniforms_on
+from testbed.compress.kernels.random import uniforms_on
 
 pytestmark = [
     pytest.mark.gpu,
@@ -44,8 +45,8 @@ def test_what_is_not_finite_is_seen(wrong: float) -> None:
 
 def test_both_processors_choose_the_same() -> None:
     x = rig.vector(1_000_000)
-    there = kernels.of(x.cuda()).choose_from(x.cuda(), 2.0, Workspace())
-    rig.equal([one.cpu() for one in there], CpuKernels().choose_from(x, 2.0, Workspace()))
+    there = kernels.of(x.cuda()).select_above(x.cuda(), 2.0, Workspace())
+    rig.equal([one.cpu() for one in there], CpuKernels().select_above(x, 2.0, Workspace()))
 
 
 def test_statistics_are_the_same_every_time() -> None:
@@ -56,4 +57,4 @@ def test_statistics_are_the_same_every_time() -> None:
 def test_random_numbers_are_the_hosts() -> None:
     out = torch.empty(100_000, device="cuda")
     uniforms_on(2**64 - 1, out)
-    assert torch.equal(out.cpu(), torch.from_numpy(reference(2**64 - 1, 100_000)))
+    assert torch.equal(out.cpu(), torch.from_numpy(uniforms(2**64 - 1, 100_000)))

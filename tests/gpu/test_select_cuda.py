@@ -50,7 +50,7 @@ def test_same_elements_as_on_the_host(
         assert device.indices.device == device.values.device == flat.cuda().device
         assert torch.equal(device.indices.cpu(), host.indices)
         assert torch.equal(device.values.cpu(), host.values)
-        assert (device.seed, device.how) == (host.seed, host.how)
+        assert (device.seed, device.selection) == (host.seed, host.selection)
 
 
 @pytest.mark.parametrize("density", [0.1, 0.01, 0.001])

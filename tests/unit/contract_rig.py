@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from testbed.compress.base import Recipe, RecipeChoice, codings, memories, needs_all, selectors
-from testbed.compress.compressor import Compressor, Packed
+from testbed.compress.compressor import Compressor, EncodedBucket
 from testbed.compress.layout import Layout
 from testbed.compress.payload import payload_bytes
 
@@ -63,7 +63,7 @@ def random_vector(size: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(size, generator=torch.Generator().manual_seed(seed))
 
 
-def received(compressor: Compressor, packed: Packed, name: str = "all") -> torch.Tensor:
+def received(compressor: Compressor, packed: EncodedBucket, name: str = "all") -> torch.Tensor:
     out = torch.full((packed.size,), 7.0)
     compressor.decompress(name, packed.payload, out)
     return out
@@ -86,7 +86,7 @@ def messages(
     ]
 
 
-def predicted(made: Recipe, packed: Packed, seeded: bool) -> int:
+def predicted(made: Recipe, packed: EncodedBucket, seeded: bool) -> int:
     """The length of a payload, from the numbers in its record alone."""
     values = made.make_values(Layout.whole("all", packed.size))
     return payload_bytes(

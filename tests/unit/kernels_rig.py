@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from testbed.compress.kernels.base import GradientStatistics, Operations, Workspace
+from testbed.compress.kernels.base import GradientStatistics, Workspace
 from testbed.compress.kernels.compilation import DIGITS
-from testbed.compress.kernels.torch_ops import Reference
+from testbed.compress.kernels.torch_ops import Operations
 
-REFERENCE = Reference()
+REFERENCE = Operations()
 
 
 def vector(size: int, device: str = "cpu", seed: int = 1) -> Tensor:
@@ -32,9 +32,9 @@ def special(size: int, device: str = "cpu") -> Tensor:
 def check(operations: Operations, x: Tensor, threshold: float) -> None:
     """Everything that only reads; ``x``: float32 (n,), any bits."""
     check_statistics(operations.measure(x), REFERENCE.measure(x))
-    assert operations.count_from(x, threshold) == REFERENCE.count_from(x, threshold)
-    chosen = operations.choose_from(x, threshold, Workspace())
-    equal(chosen, REFERENCE.choose_from(x, threshold, Workspace()))
+    assert operations.count_above(x, threshold) == REFERENCE.count_above(x, threshold)
+    chosen = operations.select_above(x, threshold, Workspace())
+    equal(chosen, REFERENCE.select_above(x, threshold, Workspace()))
     prefix = 0
     for digit, (_, width) in enumerate(DIGITS):
         counts = operations.digit_counts(x, digit, prefix)
@@ -65,7 +65,7 @@ def check_add(operations: Operations, x: Tensor, y: Tensor) -> None:
 def check_sparse(operations: Operations, x: Tensor, indices: Tensor) -> None:
     """A few elements more, and less again."""
     values = vector(indices.numel(), str(x.device), seed=2)
-    for name in ("add_at", "take_away"):
+    for name in ("add_at", "subtract_at"):
         found, wanted = x.clone(), x.clone()
         getattr(operations, name)(found, indices, values)
         getattr(REFERENCE, name)(wanted, indices, values)

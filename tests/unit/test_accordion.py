@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from testbed.compatibility import resolve
 from testbed.control.accordion import Accordion
-from testbed.control.base import LayerController, Observation, watched
+from testbed.control.base import LayerController, Observation
 from testbed.errors import ExperimentError, InputError
 
 HIGH, LOW = 0.99, 0.1
@@ -40,7 +40,7 @@ def test_constants_and_row() -> None:
         "k_high": 0.99, "k_low": 0.1, "threshold": 0.5, "every_epochs": 10,
     }  # fmt: skip
     assert isinstance(controller, LayerController)
-    assert watched(controller) == {"layers"}
+    assert controller.watches == {"layers"}
     row = resolve("accordion")
     assert (row.selector, row.memory, row.controller, row.buckets) == ("topk", "feedback", "accordion", "layer")  # fmt: skip
 

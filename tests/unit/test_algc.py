@@ -13,7 +13,7 @@ from ruamel.yaml import YAML
 
 from testbed.compatibility import resolve
 from testbed.control.algc import Algc
-from testbed.control.base import LayerController, watched
+from testbed.control.base import LayerController
 from testbed.control.cost_model import DensitySizes
 from testbed.control.layerwise import error_at
 from testbed.errors import ExperimentError, InputError
@@ -70,9 +70,9 @@ def test_constants() -> None:
         "forward": 0.0, "backward": 0.667, "threshold": True, "layerwise": True, "budget": "hidden",
     }  # fmt: skip
     assert isinstance(controller, LayerController)
-    assert watched(controller) == {"buckets", "curves"}
-    assert controller.curves_every == 10
-    assert watched(Algc(seed=0, layerwise=False)) == {"buckets"}, "curves cost time"
+    assert controller.watches == {"buckets", "curves"}
+    assert controller.curve_interval == 10
+    assert Algc(seed=0, layerwise=False).watches == {"buckets"}, "curves cost time"
 
 
 def test_first_decision_after_twenty_steps_and_then_every_fifty() -> None:

@@ -25,7 +25,7 @@ from contract_rig import (
     through_a_file,
 )
 
-from testbed.compress.base import Recipe, RecipeChoice, selectors, takes_density
+from testbed.compress.base import Recipe, RecipeChoice, selectors
 from testbed.compress.compressor import Compressor
 from testbed.compress.layout import Layout
 from testbed.compress.payload import decode
@@ -57,7 +57,7 @@ def test_one_message(made: Recipe) -> None:
         packed = compressor.compress("all", gradient, density, Random(0))
         assert torch.equal(gradient, before), "the gradient was changed"
         assert packed.size == size
-        assert takes_density(selectors.get(made.selector.name)) <= packed.count <= size
+        assert selectors.get(made.selector.name).takes_density <= packed.count <= size
         sparse = decode(packed.payload, size)
         assert sparse.size == size
         assert sparse.values.dtype == torch.float32
@@ -247,4 +247,4 @@ def test_selectors_say_whether_a_density_means_anything_to_them() -> None:
             Compressor(recipe(name, "fp32", "none")).compress("all", vector, d, Random(0)).count
             for d in (0.01, 0.5)
         }
-        assert (len(counts) == 2) == takes_density(selectors.get(name)), name
+        assert (len(counts) == 2) == selectors.get(name).takes_density, name

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from testbed.compress.aggregate import DeviceSupport, HostSupport
-from testbed.compress.base import BufferPool, PayloadBuffer, Selection, whole_number, yes_or_no
-from testbed.compress.compressor import Packed, together
+from testbed.compress.base import BufferPool, PayloadBuffer, Selection
+from testbed.compress.compressor import EncodedBucket, together
 from testbed.compress.gradient_stats import element_count, error_curve, refuse, stride
 from testbed.compress.layout import Layout, Part, cut, in_buckets
 from testbed.compress.memory import join_parameters, key, parameters_of, split_by_parameter
@@ -67,19 +67,6 @@ def test_densities_are_above_nothing_and_at_most_all(density: float) -> None:
         element_count(10, density)
 
 
-def test_options_are_whole_numbers_within_their_limits() -> None:
-    assert [whole_number("n", value, 2, 5) for value in (2, 5)] == [2, 5]
-    assert whole_number("n", 1_000_000_000, 0) == 1_000_000_000
-    for wrong in (1, 6, 2.0, True, "3"):
-        with pytest.raises(InputError, match="is not a whole number from 2 to 5"):
-            whole_number("n", wrong, 2, 5)
-    with pytest.raises(InputError):
-        whole_number("n", 1_000_000_001, 0)
-    assert yes_or_no("b", True) and not yes_or_no("b", False)
-    with pytest.raises(InputError, match="neither true nor false"):
-        yes_or_no("b", 1)
-
-
 def test_where_a_gradient_is_no_number_is_told_by_parameter_and_element() -> None:
     flat = torch.zeros(26)
     refuse(flat, LAYOUT)
@@ -107,7 +94,7 @@ def test_memory_grows_by_an_eighth_more_than_is_asked_for_and_is_kept() -> None:
 def test_shards_end_between_rows() -> None:
     """26 elements over two: the cut at 13 is moved to where a row ends; over four likewise."""
     assert [(shard.begin, shard.end) for shard in cut(LAYOUT, 2)] == [(0, 13), (13, 26)]
-    assert [shard.place for shard in cut(LAYOUT, 1)] == [slice(0, 26)]
+    assert [shard.span for shard in cut(LAYOUT, 1)] == [slice(0, 26)]
     four = cut(LAYOUT, 4)
     assert [(shard.begin, shard.end) for shard in four] == [(0, 8), (8, 13), (13, 21), (21, 26)]
     assert [shard.name for shard in four] == ["shard-0", "shard-1", "shard-2", "shard-3"]
@@ -149,11 +136,11 @@ def test_a_set_of_elements_is_the_same_on_host_and_device(size: int) -> None:
 
 
 def test_messages_together_took_the_passes_of_their_elements() -> None:
-    def packed(size: int, how: Selection | None) -> Packed:
-        return Packed(memoryview(b""), size, 1, how)
+    def packed(size: int, how: Selection | None) -> EncodedBucket:
+        return EncodedBucket(memoryview(b""), size, 1, how)
 
     one, two = packed(100, Selection(3.0, 0.5, 2)), packed(300, Selection(1.0, 0.25, 5))
-    assert together([one]) == one.how
+    assert together([one]) == one.selection
     assert together([one, two]) == Selection((100 * 3.0 + 300 * 1.0) / 400, None, 7)
     assert together([one, packed(5, None)]) is None
     empty = together([packed(0, Selection(3.0)), packed(0, Selection(1.0))])

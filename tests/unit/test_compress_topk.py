@@ -59,7 +59,7 @@ def test_contraction(seed: int, size: int, density: float) -> None:
 
 
 def test_threshold_and_ties_are_told() -> None:
-    how = select(torch.tensor([3.0, -1.0, 1.0, 0.0, 1.0]), 0.4).how
+    how = select(torch.tensor([3.0, -1.0, 1.0, 0.0, 1.0]), 0.4).selection
     assert how is not None
     assert (how.threshold, how.ties) == (1.0, 2)
 

@@ -15,7 +15,6 @@ from testbed.control.base import (
     Observation,
     controller_seed,
     controllers,
-    watched,
 )
 from testbed.errors import InputError
 
@@ -89,7 +88,12 @@ def test_densities_of_layers(name: str) -> None:
 
 @names
 def test_what_is_watched_is_known(name: str) -> None:
-    assert watched(controllers.get(name)(seed=0)) <= {"memory", "layers", "buckets", "curves"}
+    assert controllers.get(name)(seed=0).watches <= {
+        "memory",
+        "layers",
+        "buckets",
+        "curves",
+    }
 
 
 @names

@@ -116,8 +116,8 @@ def way(steps: int = 5, **more: Any) -> CommunicationCostModel:
 
 def test_a_way_is_known_again() -> None:
     known = way().known()
-    assert known.way.start_s == pytest.approx(0.002)
-    assert known.way.per_s == pytest.approx(1e-6)
+    assert known.transfer.start_s == pytest.approx(0.002)
+    assert known.transfer.per_s == pytest.approx(1e-6)
     assert (known.packing.start_s, known.packing.per_s) == pytest.approx((1e-4, 1e-8))
     assert (known.sizes.scale, known.sizes.ratio) == pytest.approx((1.0, 2.0))
     assert known.names == ["last", "middle", "small", "first"]
@@ -139,7 +139,7 @@ def test_all_of_one_message_is_taken_for_bytes() -> None:
     """Its delay is its bytes' of both ways; what α was is not known."""
     one, seen = CommunicationCostModel("mine"), observation({"middle": 0.1})
     one.take(seen)
-    told, (part,) = one.known().way, seen.buckets.values()
+    told, (part,) = one.known().transfer, seen.buckets.values()
     assert told.start_s == 0.0
     assert told.per_s == pytest.approx(part["delay_s"] / (part["bytes_up"] + part["bytes_down"]))
 
@@ -169,7 +169,7 @@ def test_buckets_that_wait_for_each_other(apart_s: float, alone: list[str]) -> N
     assert [message.names[0] for message in unhindered(found)] == alone
     waiting = CommunicationCostModel("mine")
     waiting.take(seen)
-    told = waiting.known().way
+    told = waiting.known().transfer
     assert told.per_s == pytest.approx(4e-6, rel=0.02)
     assert 0 <= told.start_s <= 0.0021
 
@@ -198,7 +198,7 @@ def test_a_byte_takes_no_longer_than_the_step() -> None:
     waiting = CommunicationCostModel("mine")
     waiting.take(replace(seen, delay_s=0.2))
     fuller = sum(part["bytes_down"] for part in seen.buckets.values())
-    assert waiting.known().way.per_s == pytest.approx(0.2 / fuller)
+    assert waiting.known().transfer.per_s == pytest.approx(0.2 / fuller)
 
 
 def test_a_way_goes_through_json() -> None:

@@ -45,11 +45,11 @@ def through_a_file(state: dict[str, Any]) -> dict[str, Any]:
 
 def test_two_steps_by_hand() -> None:
     memory = ErrorFeedback(Layout.whole("w", 3))
-    first = memory.compensate(torch.tensor([3.0, -1.0, 2.0]))
+    first = memory.accumulate(torch.tensor([3.0, -1.0, 2.0]))
     assert first.flat.tolist() == [3.0, -1.0, 2.0]
     assert (first.sum_abs, first.max_abs) == (6.0, 3.0)
     memory.update(first, Sparse(3, torch.tensor([0]), torch.tensor([3.0])))
-    second = memory.compensate(torch.tensor([1.0, -1.0, 0.5]))
+    second = memory.accumulate(torch.tensor([1.0, -1.0, 0.5]))
     assert second.flat.tolist() == [1.0, -2.0, 2.5]
     memory.update(second, Sparse(3, torch.tensor([2]), torch.tensor([2.0])))
     assert memory.state()["w"].tolist() == [1.0, -2.0, 0.5]
@@ -57,7 +57,7 @@ def test_two_steps_by_hand() -> None:
 
 def test_what_was_sent_inexactly_stays_in_part() -> None:
     memory = ErrorFeedback(Layout.whole("w", 2))
-    given = memory.compensate(torch.tensor([3.0, -1.0]))
+    given = memory.accumulate(torch.tensor([3.0, -1.0]))
     memory.update(given, Sparse(2, None, torch.tensor([2.0, -2.0])))
     assert memory.state()["w"].tolist() == [1.0, 1.0]
 
@@ -66,7 +66,7 @@ def test_two_buffers_for_good() -> None:
     memory = ErrorFeedback(Layout.whole("w", 8))
     places = set()
     for _ in range(6):
-        given = memory.compensate(torch.ones(8))
+        given = memory.accumulate(torch.ones(8))
         places.add(given.flat.data_ptr())
         memory.update(given, Sparse(8, torch.tensor([1]), given.flat[[1]]))
     assert len(places) == 2
@@ -74,10 +74,10 @@ def test_two_buffers_for_good() -> None:
 
 def test_a_gradient_that_is_forgotten_leaves_no_trace() -> None:
     memory = ErrorFeedback(Layout.whole("w", 2))
-    given = memory.compensate(torch.tensor([3.0, 1.0]))
+    given = memory.accumulate(torch.tensor([3.0, 1.0]))
     memory.update(given, Sparse(2, torch.tensor([0]), torch.tensor([3.0])))
-    memory.compensate(torch.tensor([float("nan"), 5.0]))
-    assert memory.compensate(torch.zeros(2)).flat.tolist() == [0.0, 1.0]
+    memory.accumulate(torch.tensor([float("nan"), 5.0]))
+    assert memory.accumulate(torch.zeros(2)).flat.tolist() == [0.0, 1.0]
 
 
 def test_residuals_are_kept_by_the_names_and_shapes_of_parameters() -> None:

@@ -18,10 +18,10 @@ from hypothesis.extra import numpy as arrays
 from torch import Tensor
 
 from testbed.compress import kernels
-from testbed.compress.kernels.base import Operations, Workspace
+from testbed.compress.kernels.base import Workspace
 from testbed.compress.kernels.compilation import BLOCK, CHUNK, LANES, PIECE
 from testbed.compress.kernels.cpu import CpuKernels
-from testbed.compress.kernels.torch_ops import CudaKernels
+from testbed.compress.kernels.torch_ops import CudaKernels, Operations
 
 OPERATIONS = [CpuKernels(), CudaKernels()]
 """The accelerator's are PyTorch's own: they run here as well."""
@@ -107,8 +107,8 @@ def test_thresholds_are_float32() -> None:
     """0.1 as float64 is above the float32 nearest to it, which elements have."""
     x = torch.full((100,), 0.1)
     for operations in OPERATIONS:
-        assert operations.count_from(x, 0.1) == 100
-        assert operations.count_from(x, float(np.nextafter(np.float32(0.1), np.float32(1)))) == 0
+        assert operations.count_above(x, 0.1) == 100
+        assert operations.count_above(x, float(np.nextafter(np.float32(0.1), np.float32(1)))) == 0
 
 
 def test_sums_do_not_lose_small_numbers() -> None:
@@ -123,8 +123,8 @@ def test_choosing_more_than_there_was_room_for() -> None:
     x, space = rig.vector(200_000), Workspace()
     for threshold in (3.0, 0.0, 0.5, 2.0):
         rig.equal(
-            CpuKernels().choose_from(x, threshold, space),
-            rig.REFERENCE.choose_from(x, threshold, space),
+            CpuKernels().select_above(x, threshold, space),
+            rig.REFERENCE.select_above(x, threshold, space),
         )
 
 
@@ -147,10 +147,10 @@ def test_nothing_of_the_vectors_size_is_allocated_again() -> None:
         host.measure(x)
         host.add(x, y, out)
         host.moments(x, 0.5)
-        host.count_from(x, 1.0)
+        host.count_above(x, 1.0)
         host.digit_counts(x)
-        indices, values = host.choose_from(out, 2.0, space)
-        host.take_away(out, indices, values)
+        indices, values = host.select_above(out, 2.0, space)
+        host.subtract_at(out, indices, values)
         return [indices.data_ptr(), values.data_ptr()]
 
     first = step()
@@ -161,7 +161,7 @@ def test_nothing_of_the_vectors_size_is_allocated_again() -> None:
     assert resident_bytes("VmHWM") - before < 4 * x.numel() // 4
 
 
-@pytest.mark.parametrize("name", ["add_at", "take_away"])
+@pytest.mark.parametrize("name", ["add_at", "subtract_at"])
 @pytest.mark.parametrize("wrong", [-1, 10, 2**40, -(2**62)])
 def test_indices_outside_are_refused(name: str, wrong: int) -> None:
     x = torch.zeros(10)

@@ -7,8 +7,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_reference import uniforms as reference
+from random_reference import uniforms_by_threads
 
-from testbed.compress.kernels.random import reference, uniforms, uniforms_on, words
+from testbed.compress.kernels.random import uniforms_on, words
 from testbed.compress.kernels.random_loops import uniform_at, word_at
 
 SEEDS = st.integers(0, 2**64 - 1)
@@ -30,7 +32,7 @@ def test_words_are_those_of_splitmix64() -> None:
 def test_numba_numpy_and_torch_agree(seed: int, count: int) -> None:
     wanted = reference(seed, count)
     here, there = np.full(count, 7.0, np.float32), torch.full((count,), 7.0)
-    uniforms(seed, count, here)
+    uniforms_by_threads(seed, here)
     uniforms_on(seed, there)
     assert np.array_equal(here, wanted) and np.array_equal(there.numpy(), wanted)
 

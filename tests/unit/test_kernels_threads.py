@@ -10,6 +10,7 @@ from itertools import pairwise
 import kernels_rig as rig
 import numpy as np
 import pytest
+import random_reference
 import torch
 from torch import Tensor
 
@@ -17,7 +18,6 @@ from testbed.compress.kernels import cpu
 from testbed.compress.kernels.base import Workspace
 from testbed.compress.kernels.compilation import CHUNK, chunks
 from testbed.compress.kernels.cpu import CpuKernels
-from testbed.compress.kernels.random import reference, uniforms
 
 SIZE = 9 * CHUNK + 12_345
 
@@ -33,12 +33,12 @@ def everything() -> list[object]:
     """What all operations give for one vector."""
     x, y = rig.vector(SIZE), rig.vector(SIZE, seed=2)
     host, space, out = CpuKernels(), Workspace(), torch.empty(SIZE)
-    indices, values = (one.clone() for one in host.choose_from(x, 0.3, space))
+    indices, values = (one.clone() for one in host.select_above(x, 0.3, space))
     results: list[object] = [
         host.measure(x),
         host.moments(x),
         host.moments(x, 1.0),
-        host.count_from(x, 1.0),
+        host.count_above(x, 1.0),
         host.digit_counts(x),
         host.digit_counts(x, 1, 1016),
         indices,
@@ -46,7 +46,7 @@ def everything() -> list[object]:
         host.add(x, y, out),
         out.clone(),
     ]
-    host.take_away(out, indices, values)
+    host.subtract_at(out, indices, values)
     results.append(out.clone())
     host.add_at(out, indices, values)
     return [*results, host.add(x, y, out), out]
@@ -68,8 +68,8 @@ def test_results_are_those_of_one_thread() -> None:
 def test_random_numbers_are_those_of_one_thread(threads: int) -> None:
     torch.set_num_threads(threads)
     drawn = np.empty(SIZE, np.float32)
-    uniforms(7, SIZE, drawn)
-    assert np.array_equal(drawn, reference(7, SIZE))
+    random_reference.uniforms_by_threads(7, drawn)
+    assert np.array_equal(drawn, random_reference.uniforms(7, SIZE))
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])

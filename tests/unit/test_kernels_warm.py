@@ -86,7 +86,7 @@ for recipe in recipes:
             total.mean(2)
 host = kernels.of(x)
 host.measure(x), host.moments(x), host.digit_counts(x), host.digit_counts(x, 1, 5)
-host.count_from(x, 1.0), host.choose_from(x, 1.0, Workspace())
+host.count_above(x, 1.0), host.select_above(x, 1.0, Workspace())
 later = {name: kinds for name, kinds in compiled().items() if kinds and before.get(name) != kinds}
 if later:
     sys.exit(f"not warmed as they are used: { {name: (before.get(name), later[name]) for name in later} }")

@@ -9,7 +9,7 @@ import pytest
 from layered_rig import EXPONENTS, LAYERS, LEFT_S, curve, driven, observation
 
 from testbed.control.adalag import Lags
-from testbed.control.base import LayerController, watched
+from testbed.control.base import LayerController
 from testbed.control.cost_model import DensitySizes
 from testbed.control.layerwise import Layered, error_at
 from testbed.control.lgreco import Lgreco
@@ -36,7 +36,7 @@ def test_constants() -> None:
     }  # fmt: skip
     for controller, seen in ((Lags(seed=0), {"buckets"}), (Lgreco(seed=0), {"buckets", "curves"})):
         assert isinstance(controller, LayerController)
-        assert watched(controller) == seen
+        assert controller.watches == seen
 
 
 @pytest.mark.parametrize("under", ["remaining", "next"])

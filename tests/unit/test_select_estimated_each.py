@@ -46,17 +46,17 @@ def test_dgc_lowers_a_threshold_that_is_too_high() -> None:
     vector, rng = at_sampled_places(1.0, 0.6)
     sent = Dgc().select(compensated(vector), 0.1, rng)
     assert sent.count == round(0.1 * SIZE)  # three times lower everything reaches it: cut exactly
-    assert sent.how is not None
+    assert sent.selection is not None
     # statistics; the sample, twice; 1, 0.8, 0.64 and 0.512 of its threshold; all, to part; what is left
-    assert sent.how.passes == pytest.approx(1 + 2 * 0.0103 + 4 + 2 + 1, abs=0.01)
+    assert sent.selection.passes == pytest.approx(1 + 2 * 0.0103 + 4 + 2 + 1, abs=0.01)
 
 
 def test_dgc_gives_up_after_ten_times() -> None:
     vector, rng = at_sampled_places(1.0, 0.1)
     sent = Dgc().select(compensated(vector), 0.1, rng)
     assert set(sent.values.tolist()) == {1.0}
-    assert sent.how is not None
-    assert sent.how.threshold == pytest.approx(0.8**10)
+    assert sent.selection is not None
+    assert sent.selection.threshold == pytest.approx(0.8**10)
 
 
 @pytest.mark.parametrize("density", [0.2, 0.01, 0.0005])
@@ -64,10 +64,10 @@ def test_mstopk_sends_the_count_and_nearly_the_largest(density: float) -> None:
     count = round(SIZE * density)
     for vector in (laplace(), normal(), heavy(), spiked(), normal().round(decimals=1)):
         for passes in (4, 30):
-            sent = MsTopK(passes).select(compensated(vector), density, Random(4))
+            sent = MsTopK(passes=passes).select(compensated(vector), density, Random(4))
             assert sent.count == count
-            assert sent.how is not None
-            assert sent.how.passes <= passes + 5
+            assert sent.selection is not None
+            assert sent.selection.passes <= passes + 5
         least = vector.abs().topk(count).values.min()
         assert sent.values.abs().min() >= 0.99 * least  # with 30 passes
 
@@ -92,15 +92,17 @@ def test_redsync_search_finds_one_to_two_times_the_count(density: float) -> None
 def test_redsync_search_stops_at_its_width() -> None:
     sent = Search(width=0.2).select(compensated(spiked()), 0.01, Random(0))
     assert sent.count == 1
-    assert sent.how is not None
-    assert sent.how.passes == 1 + 3 + 1  # t = 1/2, 1/4, 1/8: the interval is then an eighth wide
+    assert sent.selection is not None
+    assert (
+        sent.selection.passes == 1 + 3 + 1
+    )  # t = 1/2, 1/4, 1/8: the interval is then an eighth wide
 
 
 def test_redsync_search_serves_several_calls() -> None:
     selector = Search(reuse=3)
     passes, thresholds = [], []
     for step, density in enumerate([0.01] * 5 + [0.1]):
-        how = selector.select(compensated(laplace(seed=step)), density, Random(0)).how
+        how = selector.select(compensated(laplace(seed=step)), density, Random(0)).selection
         assert how is not None
         passes.append(how.passes)
         thresholds.append(how.threshold)
@@ -115,12 +117,12 @@ def test_gaussian_on_a_normal_distribution() -> None:
         sent = Gaussian().select(compensated(3 * normal()), density, Random(0))
         off = 5 * (11 / sqrt(2 * SIZE) + 1 / sqrt(count))
         assert sent.count / count == pytest.approx(1, abs=off)
-        assert sent.how is not None
-        assert sent.how.passes == 3
+        assert sent.selection is not None
+        assert sent.selection.passes == 3
 
 
 def test_gaussian_is_corrected_at_most_three_times() -> None:
-    how = Gaussian().select(compensated(spiked()), 0.01, Random(0)).how
+    how = Gaussian().select(compensated(spiked()), 0.01, Random(0)).selection
     assert how is not None
     assert how.threshold == pytest.approx(2.575 * 1e30 / sqrt(SIZE) / 8, rel=0.01)
     assert how.passes == 1 + 1 + 4

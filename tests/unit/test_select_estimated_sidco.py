@@ -26,7 +26,6 @@ from testbed.compress.selectors.sidco import (
     pareto,
     stage_shares,
 )
-from testbed.errors import InputError
 
 torch.set_num_threads(1)
 SIZE = 1 << 18
@@ -145,8 +144,8 @@ def test_zeros_do_not_spoil_the_gamma_fit() -> None:
     magnitudes[::2] = 0.0
     sent = select(SidcoGamma(), magnitudes, 0.01)
     assert sent.count / round(SIZE * 0.01) == pytest.approx(1, abs=bound(0.01, 1))
-    assert sent.how is not None
-    assert sent.how.passes == 3  # the greatest magnitude, moments, choice
+    assert sent.selection is not None
+    assert sent.selection.passes == 3  # the greatest magnitude, moments, choice
 
 
 @given(share=st.floats(1e-6, 0.999), stages=st.integers(1, 20))
@@ -202,14 +201,9 @@ def test_no_more_stages_once_few_are_left() -> None:
     selector = SidcoExponential()
     selector.stages.count = 5
     sent = select(selector, magnitudes, 0.2)
-    assert sent.how is not None
-    assert sent.how.threshold == pytest.approx(-np.log(0.25) * magnitudes.mean())
+    assert sent.selection is not None
+    assert sent.selection.threshold == pytest.approx(-np.log(0.25) * magnitudes.mean())
     assert selector.state()["achieved"] == sent.count / round(SIZE * 0.2) < 0.7
-
-
-def test_an_unknown_fit() -> None:
-    with pytest.raises(InputError, match="unknown fit 'normal'"):
-        Sidco("normal")
 
 
 def test_a_survivor_beyond_every_fit() -> None:

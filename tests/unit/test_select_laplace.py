@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from testbed.compress import kernels
 from testbed.compress.base import AccumulatedGradient, Sparse
 from testbed.compress.selectors.laplace import Laplace, ThresholdPredictor
-from testbed.compress.selectors.threshold_search import LEAST_MAGNITUDE, ProbeWindow, probed
+from testbed.compress.selectors.threshold_search import LEAST_MAGNITUDE, ProbeWindow, probe
 from testbed.errors import InputError
 
 torch.set_num_threads(1)
@@ -72,10 +72,10 @@ def test_count_and_passes_over_steps_that_drift(shape: str, density: float) -> N
     for flat in drifting(shape, 30):
         sent = selector.select(compensated(flat), density, Random(0))
         check(flat, sent, density)
-        assert sent.how is not None
-        assert sent.how.ties == 0
-        assert float(sent.values.abs().min()) >= (sent.how.threshold or 0.0)
-        passes.append(sent.how.passes)
+        assert sent.selection is not None
+        assert sent.selection.ties == 0
+        assert float(sent.values.abs().min()) >= (sent.selection.threshold or 0.0)
+        passes.append(sent.selection.passes)
     assert max(passes) <= 5.0
     assert fmean(passes[3:]) <= 2.5
 
@@ -83,7 +83,7 @@ def test_count_and_passes_over_steps_that_drift(shape: str, density: float) -> N
 def test_the_first_estimate_is_the_papers() -> None:
     assert ThresholdPredictor().expected(0.01) == -log(0.01)
     flat = next(drifting("laplace", 1))
-    how = Laplace().select(compensated(flat), 0.01, Random(0)).how
+    how = Laplace().select(compensated(flat), 0.01, Random(0)).selection
     assert how is not None
     assert how.passes < 2.1
     assert how.threshold == pytest.approx(-log(0.01) * float(flat.abs().mean()), rel=0.03)
@@ -133,9 +133,9 @@ def test_ties_are_counted_and_the_first_are_sent() -> None:
     sent = Laplace().select(compensated(flat), 0.1, Random(0))
     assert sent.indices is not None
     assert sent.indices.tolist() == list(range(1000))
-    assert sent.how is not None
-    assert sent.how.ties == 9_999
-    assert sent.how.threshold == 1.0
+    assert sent.selection is not None
+    assert sent.selection.ties == 9_999
+    assert sent.selection.threshold == 1.0
 
 
 def test_more_asked_for_than_is_not_zero() -> None:
@@ -146,8 +146,8 @@ def test_more_asked_for_than_is_not_zero() -> None:
         sent = selector.select(compensated(flat), 0.5, Random(0))
         assert sent.indices is not None
         assert sent.indices.tolist() == list(range(17, 10_000, 100))
-    assert sent.how is not None
-    assert sent.how.passes == 2.0, "it has learnt that there is nothing below"
+    assert sent.selection is not None
+    assert sent.selection.passes == 2.0, "it has learnt that there is nothing below"
     nothing = selector.select(compensated(torch.zeros(10_000)), 0.5, Random(0))
     assert nothing.values.tolist() == [0.0]
 
@@ -183,7 +183,7 @@ def test_a_checkpoint_goes_on_identically(fit_every: int) -> None:
         assert one.indices is not None
         assert other.indices is not None
         assert torch.equal(one.indices.clone(), other.indices)
-        assert one.how == other.how
+        assert one.selection == other.selection
     assert through.state() == resumed.state()
     assert rng.getstate() == same.getstate()
     assert all(isinstance(value, float) for value in through.state().values())
@@ -201,7 +201,7 @@ def test_the_fit_is_reported() -> None:
 
 def test_misses_widen_what_is_taken_out() -> None:
     aim = ThresholdPredictor()
-    aim.learn(4.6, 0.01, 1.0)
+    aim.update(4.6, 0.01, 1.0)
     before = aim.cautious(0.1)
     aim.missed()
     assert aim.cautious(0.1) < before < aim.expected(0.1)
@@ -213,12 +213,12 @@ def test_misses_widen_what_is_taken_out() -> None:
 def test_probing_gives_up_where_ties_lie_between() -> None:
     counts = {0.5: 100, 1.0: 100}
 
-    def count_from(threshold: float) -> int:
+    def count_above(threshold: float) -> int:
         return counts.get(threshold, 100 if threshold <= 1.0 else 10)
 
-    found = probed(count_from, (0.5, 100), None, 1.0, ProbeWindow.around(40, 0.05))
-    assert found.threshold is None
-    assert found.probes <= 4
+    found, probes = probe(count_above, (0.5, 100), None, 1.0, ProbeWindow.around(40, 0.05))
+    assert found is None
+    assert probes <= 4
 
 
 @pytest.mark.parametrize(

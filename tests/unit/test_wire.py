@@ -19,11 +19,12 @@ from testbed.compress.base import (
     BufferPool,
     Bytes,
     Floats,
+    Options,
     PayloadBuffer,
     Sparse,
-    Stateless,
+    Values,
+    allocate,
     codings,
-    fresh,
 )
 from testbed.compress.builtin import coding_of
 from testbed.compress.indices import IndexCoding
@@ -98,14 +99,12 @@ def test_nothing_at_all() -> None:
         assert decode(payload, size).count == 0
 
 
-class Signs(Stateless):
+class Signs(Values[Options]):
     """One bit for each value, one number for all: cannot say 0."""
 
+    name = "signs"
     code: ClassVar[int] = 255
     keeps_zero: ClassVar[bool] = False
-
-    def __init__(self, layout: Layout) -> None:
-        del layout
 
     def section_bytes(self, count: int) -> int:
         return 4 + -(-count // 8)
@@ -118,7 +117,7 @@ class Signs(Stateless):
         return np.where(values < 0, -scale, scale)
 
     @classmethod
-    def read(cls, section: Bytes, count: int, room: Allocator = fresh) -> Floats:
+    def read(cls, section: Bytes, count: int, room: Allocator = allocate) -> Floats:
         del room
         if section.size != 4 + -(-count // 8):
             raise WireError(f"{section.size} B for {count} signs")

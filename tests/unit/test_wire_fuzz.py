@@ -263,7 +263,7 @@ def test_memory_is_bounded_by_what_the_receiver_waits_for(
     coding: IndexCoding, size: int, count: int, length: int, body: bytes
 ) -> None:
     """Float32 values: 12 B come of every 4 that have arrived, whatever the header says."""
-    for call in (*index_codecs.WARM, *random_loops._WARM_SEEDED):  # compiling takes memory
+    for call in (*index_codecs.WARM, *random_loops.WARM):  # compiling takes memory
         call()
     payload = header(coding, size, count, length) + body
     tracemalloc.start()

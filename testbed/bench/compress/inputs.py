@@ -70,7 +70,9 @@ class Step:
     sent: Sparse
 
 
-def steps(training: Training, selector: Selector, density: float, seed: int = 1) -> Iterator[Step]:
+def steps(
+    training: Training, selector: Selector[Any], density: float, seed: int = 1
+) -> Iterator[Step]:
     """A training's steps without end, from 1 on; each is made when the next one is asked for."""
     import torch
 
@@ -88,7 +90,7 @@ def steps(training: Training, selector: Selector, density: float, seed: int = 1)
     while True:
         number += 1
         computation.gradients(number)
-        given = memory.compensate(flat.gradients)
+        given = memory.accumulate(flat.gradients)
         sent = selector.select(given, density, rng)
         yield Step(number, given, sent)
         _spread(sent, update)

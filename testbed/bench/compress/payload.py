@@ -453,7 +453,7 @@ def _own_codec_calls(
     """Writing and reading, as nodes do it: in memory that is used again, the last vector that was
     written."""
     kind = codings.get(method.coding)
-    codec: Values = kind(layout, **method.options)
+    codec: Values[Any] = kind(layout, **method.options)
     section, rng = np.empty(codec.section_bytes(layout.size), np.uint8), Random(1)
     room = np.empty(layout.size, np.float32)
 

@@ -40,11 +40,12 @@ from testbed.bench.results import ResultCheck, Say, Suite, at_least, at_most, me
 from testbed.compress import gradient_stats, kernels
 from testbed.compress.base import AccumulatedGradient, Selector, selectors
 from testbed.compress.gradient_stats import element_count
-from testbed.compress.kernels.base import GradientStatistics, Operations
+from testbed.compress.kernels.base import GradientStatistics
 from testbed.compress.kernels.compilation import MAGNITUDE
-from testbed.compress.kernels.torch_ops import Reference
+from testbed.compress.kernels.torch_ops import Operations
 from testbed.compress.selectors.laplace import Laplace
 from testbed.compress.selectors.topk import Radix
+from testbed.errors import InputError
 
 TORCH, NUMPY, READ = "torch.topk", "np.partition", "read_once"
 PLAIN = " (PyTorch)"
@@ -175,25 +176,25 @@ def _measured(
     )
 
 
-def _selectors(first: Tensor, density: float) -> tuple[dict[str, Selector], dict[str, str]]:
+def _selectors(first: Tensor, density: float) -> tuple[dict[str, Selector[Any]], dict[str, str]]:
     """One of each that is registered, and those that cannot be made without options, with the
     reason."""
     usual = float(
         first.abs().kthvalue(first.numel() - element_count(first.numel(), density) + 1).values
     )
     options: dict[str, dict[str, Any]] = {"threshold": {"at": usual}}
-    known: dict[str, Selector] = {}
+    known: dict[str, Selector[Any]] = {}
     left_out = {}
     for name in selectors:
         try:
             known[name] = selectors.get(name)(**options.get(name, {}))
-        except TypeError as error:
+        except (InputError, TypeError) as error:
             left_out[name] = str(error)
     return known, left_out
 
 
 def _selecting(
-    selector: Selector,
+    selector: Selector[Any],
     flats: list[Tensor],
     density: float,
     operations: Callable[[Tensor], Operations] = kernels.of,
@@ -213,13 +214,13 @@ def _selecting(
             sent = selector.select(
                 AccumulatedGradient(flat, measured.sum_abs, measured.max_abs), density, rng
             )
-        return SelectTurn(sent.count, None if sent.how is None else sent.how.passes)
+        return SelectTurn(sent.count, None if sent.selection is None else sent.selection.passes)
 
     return select
 
 
 def _plain(_: Tensor) -> Operations:
-    return Reference()
+    return Operations()
 
 
 def _read(flat: Tensor) -> SelectTurn:
@@ -289,13 +290,13 @@ class CountedSelection:
         wanted = element_count(self.elements, self.density)
         operations = kernels.of(flat)
         estimate = -step.given.sum_abs / self.elements * log(self.density)
-        self.one_shot.append(operations.count_from(flat, estimate) / wanted)
+        self.one_shot.append(operations.count_above(flat, estimate) / wanted)
         if sent.count < wanted * (1 - TOLERANCE):
             wanted = min(wanted, int(flat.count_nonzero()))
         self.ratios.append(sent.count / wanted)
-        if sent.how is not None:
-            self.passes.append(sent.how.passes)
-            self.ties += sent.how.ties > 0
+        if sent.selection is not None:
+            self.passes.append(sent.selection.passes)
+            self.ties += sent.selection.ties > 0
 
     def to_json(self) -> dict[str, Any]:
         """One row."""
@@ -340,7 +341,7 @@ def measure_thresholds(
 def _counted(training: Training, density: float, count: int, say: Say) -> CountedSelection:
     counted = CountedSelection(training, density, training.elements())
     rng = Random(0)
-    for step in islice(steps(training, Laplace(TOLERANCE), density), WARM + count):
+    for step in islice(steps(training, Laplace(tolerance=TOLERANCE), density), WARM + count):
         if step.number > WARM:
             counted.take(step)
         if step.number % (WARM + count) == 0 or step.number == WARM:

@@ -1,6 +1,6 @@
 """The passes over a whole gradient, by where it lies: numba on the host, torch on an accelerator.
 
-``of(tensor)`` gives the operations for a tensor's device. ``Reference`` (``torch_ops``) is the
+``of(tensor)`` gives the operations for a tensor's device. ``Operations`` (``torch_ops``) is the
 plain PyTorch version of each, on any device: what the others are tested against.
 """
 
@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from testbed.compress.kernels.base import Operations
-
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from testbed.compress.kernels.torch_ops import Operations
 
 
 def of(tensor: Tensor) -> Operations:

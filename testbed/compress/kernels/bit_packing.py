@@ -35,8 +35,7 @@ _ONE = np.uint64(1)
 
 @compiled
 def _squeeze(words: Words, bits: int) -> None:
-    """Eight codes of ``bits`` bits in the lowest bits of each word, in place of one in each
-    byte."""
+    """Eight codes of ``bits`` bits in the lowest bits of a word, in place of one in each byte."""
     gap_8, gap_16, gap_32 = np.uint64(8 - bits), np.uint64(16 - 2 * bits), np.uint64(32 - 4 * bits)
     for i in range(words.size):
         word = words[i]
@@ -84,16 +83,15 @@ def pack(codes: Codes, count: int, bits: int, out: Bytes) -> None:
             out[4 * i + 3] = np.uint8(words[i] >> np.uint64(24))
     else:
         for i in range(whole):
-            for place in range(bits):
-                out[bits * i + place] = np.uint8(words[i] >> np.uint64(8 * place))
-    for place in range(out.size - whole * bits):
-        out[whole * bits + place] = np.uint8(words[whole] >> np.uint64(8 * place))
+            for byte in range(bits):
+                out[bits * i + byte] = np.uint8(words[i] >> np.uint64(8 * byte))
+    for byte in range(out.size - whole * bits):
+        out[whole * bits + byte] = np.uint8(words[whole] >> np.uint64(8 * byte))
 
 
 @compiled
 def unpack(body: Bytes, count: int, bits: int, codes: Codes) -> None:
-    """Set the first ``count`` of ``codes`` (at most ``BLOCK``) to what ``pack`` made ``body``
-    of."""
+    """Set the first ``count`` of ``codes`` (at most ``BLOCK``) to what ``pack`` read."""
     words = codes.view(np.uint64)[: (count + 7) // 8]
     if bits == 8:
         codes[:count] = body
@@ -110,13 +108,13 @@ def unpack(body: Bytes, count: int, bits: int, codes: Codes) -> None:
     else:
         for i in range(whole):
             word = np.uint64(0)
-            for place in range(bits):
-                word |= np.uint64(body[bits * i + place]) << np.uint64(8 * place)
+            for byte in range(bits):
+                word |= np.uint64(body[bits * i + byte]) << np.uint64(8 * byte)
             words[i] = word
     if whole < words.size:
         word = np.uint64(0)
-        for place in range(body.size - whole * bits):
-            word |= np.uint64(body[whole * bits + place]) << np.uint64(8 * place)
+        for byte in range(body.size - whole * bits):
+            word |= np.uint64(body[whole * bits + byte]) << np.uint64(8 * byte)
         words[whole] = word
     _spread(words, bits)
 
@@ -136,14 +134,13 @@ def pack_3(codes: Codes, count: int, out: Bytes) -> None:
 
 @compiled
 def unpack_3(body: Bytes, codes: Codes) -> bool:
-    """Set the first 5 of ``codes`` for each byte; whether every byte is one that ``pack_3``
-    makes."""
+    """Set the first 5 of ``codes`` for each byte; whether ``pack_3`` makes all of these bytes."""
     greatest = np.uint8(0)
     for i in range(body.size):
         greatest = max(greatest, body[i])
         rest = np.int32(body[i])
-        for place in range(TRITS):
-            codes[i * TRITS + place] = np.uint8(rest % 3)
+        for digit in range(TRITS):
+            codes[i * TRITS + digit] = np.uint8(rest % 3)
             rest //= 3
     return bool(greatest < 3**TRITS)
 

@@ -40,19 +40,19 @@ _UNFINISHED = "unfinished-"
 @cache
 def directory() -> Path:
     """The folder for the code of this process; it can be written to."""
-    places = [base / "narrows" / _where() / _state() for base in _bases()]
-    for place in places:
+    folders = [base / "narrows" / _where() / _state() for base in _bases()]
+    for folder in folders:
         with suppress(OSError):
-            return _prepared(place, places)
-    return _prepared(_temporary() / _state(), places)
+            return _prepared(folder, folders)
+    return _prepared(_temporary() / _state(), folders)
 
 
 @contextmanager
 def alone() -> Iterator[None]:
     """One process at a time: of several that start together, one compiles and the others read."""
-    with ExitStack() as held:
+    with ExitStack() as stack:
         with suppress(OSError):  # some file systems have no locks
-            file = held.enter_context((directory() / "lock").open("w"))
+            file = stack.enter_context((directory() / "lock").open("w"))
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -79,34 +79,34 @@ def _state() -> str:
     return digest.hexdigest()[:12]
 
 
-def _prepared(place: Path, others: list[Path]) -> Path:
-    """``place``, made if need be. Raises OSError when it cannot be written to."""
-    if not place.is_dir():
-        place.parent.mkdir(parents=True, exist_ok=True)
-        _fill(place, next(filter(_readable, others), None))
-        _remove_older(place)
-    tempfile.TemporaryFile(dir=place).close()
-    return place
+def _prepared(folder: Path, others: list[Path]) -> Path:
+    """``folder``, made if need be. Raises OSError when it cannot be written to."""
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        _fill(folder, next(filter(_readable, others), None))
+        _remove_older(folder)
+    tempfile.TemporaryFile(dir=folder).close()
+    return folder
 
 
-def _fill(place: Path, source: Path | None) -> None:
-    """Make ``place`` with what ``source`` holds: whole or not at all, whoever else is at it."""
-    fresh = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=place.parent))
+def _fill(folder: Path, source: Path | None) -> None:
+    """Make ``folder`` with what ``source`` holds: whole or not at all, whoever else is at it."""
+    fresh = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=folder.parent))
     try:
         if source is not None:
             shutil.copytree(source, fresh, dirs_exist_ok=True, copy_function=shutil.copyfile)
         fresh.chmod(0o755)  # an image's is made by root and read by others
-        fresh.rename(place)
+        fresh.rename(folder)
     except OSError:
         shutil.rmtree(fresh, ignore_errors=True)
-        if not place.is_dir():
+        if not folder.is_dir():
             raise
 
 
-def _remove_older(place: Path) -> None:
+def _remove_older(folder: Path) -> None:
     """Code of sources that are no more. Who still runs them has long read it."""
-    for older in place.parent.iterdir():
-        if older != place and not older.name.startswith(_UNFINISHED):
+    for older in folder.parent.iterdir():
+        if older != folder and not older.name.startswith(_UNFINISHED):
             shutil.rmtree(older, ignore_errors=True)
 
 
@@ -168,8 +168,7 @@ def chunks(size: int) -> int:
 
 
 def as_float32(threshold: float) -> np.float32:
-    """Rounded to the nearest, as everything is that elements are compared with; beyond the range
-    infinite."""
+    """Rounded to the nearest, as all that elements are compared with; infinite beyond the range."""
     with np.errstate(over="ignore"):
         return np.float32(threshold)
 

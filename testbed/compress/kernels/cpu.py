@@ -23,6 +23,7 @@ from torch import Tensor
 from testbed.compress.kernels import passes
 from testbed.compress.kernels.base import GradientStatistics, Moments, Workspace
 from testbed.compress.kernels.compilation import BLOCK, CHUNK, DIGITS, as_float32, chunks
+from testbed.compress.kernels.torch_ops import Operations
 
 T = TypeVar("T")
 
@@ -49,8 +50,6 @@ def over(size: int, work: Callable[[int, int, int], T]) -> list[T]:
 
 def parts(size: int) -> list[tuple[int, int]]:
     """First and last element of each thread's share: whole chunks, about as many for each."""
-    import torch
-
     count = chunks(size)
     threads = max(1, min(torch.get_num_threads(), count // _LEAST))
     edges = [min(size, count * thread // threads * CHUNK) for thread in range(threads + 1)]
@@ -71,8 +70,7 @@ _INDICES, _VALUES = torch.empty(0, dtype=torch.int64), torch.empty(0)
 
 
 class Chosen:
-    """Elements that thread ``number`` found among ``size``: indices and values, ``count`` of
-    them."""
+    """Elements that thread ``number`` chose among ``size``: ``count`` indices and values."""
 
     def __init__(self, space: Workspace, number: int, size: int) -> None:
         self._space, self._names = space, (f"indices {number}", f"values {number}")
@@ -91,19 +89,19 @@ class Chosen:
         """Append each |x| ≥ ``threshold`` of ``flat``, whose first element has index ``base``."""
         done = 0
         while done < flat.size:
-            come, self.count = passes.choose(
+            advanced, self.count = passes.choose(
                 flat[done:], threshold, base + done, *self.room(), self.count
             )
-            done += come
+            done += advanced
             if done < flat.size:
                 self.grow(2 * len(self.room()[0]))
 
     def grow(self, least: int) -> None:
-        """Room for ``least`` elements; those that are there stay."""
+        """Make room for ``least`` elements; those that were taken stay."""
         for name in self._names:
             self._space.grown(name, least, self.count)
 
-    def found(self) -> tuple[Tensor, Tensor]:
+    def result(self) -> tuple[Tensor, Tensor]:
         """Indices and values."""
         indices, values = (self._space.tensors[name][: self.count] for name in self._names)
         return indices, values
@@ -111,24 +109,24 @@ class Chosen:
     def append(self, other: Chosen) -> None:
         """Another thread's, which come after these."""
         first, self.count = self.count, self.count + other.count
-        for own, more in zip(self.found(), other.found(), strict=True):
+        for own, more in zip(self.result(), other.result(), strict=True):
             own[first:] = more
 
 
-def joined(found: list[Chosen]) -> tuple[Tensor, Tensor]:
-    """All that was found, in the first one's buffers."""
-    whole, *others = found
-    whole.grow(sum(one.count for one in found))
+def joined(parts: list[Chosen]) -> tuple[Tensor, Tensor]:
+    """All that was chosen, in the first one's buffers."""
+    whole, *others = parts
+    whole.grow(sum(part.count for part in parts))
     for other in others:
         whole.append(other)
-    return whole.found()
+    return whole.result()
 
 
 Floats = NDArray[np.float32]
 
 
-class CpuKernels:
-    """See ``Operations``. Has no state: one is as good as another."""
+class CpuKernels(Operations):
+    """On the host. Has no state: one is as good as another."""
 
     def measure(self, flat: Tensor) -> GradientStatistics:
         """A sum for each chunk, then of the chunks."""
@@ -165,22 +163,21 @@ class CpuKernels:
         count, nonzero = counts.sum(axis=0)
         return Moments(int(count), int(nonzero), *(_total(column) for column in sums.T))
 
-    def count_from(self, flat: Tensor, threshold: float) -> int:
+    def count_above(self, flat: Tensor, threshold: float) -> int:
         """Counts add up exactly."""
         x, least = floats(flat), as_float32(threshold)
-        found = over(x.size, lambda _, first, last: passes.count(x[first:last], least))
-        return sum(found)
+        return sum(over(x.size, lambda _, first, last: passes.count(x[first:last], least)))
 
-    def choose_from(
+    def select_above(
         self, flat: Tensor, threshold: float, space: Workspace
     ) -> tuple[Tensor, Tensor]:
         """Each thread fills buffers of its own; the first one's are made longer by the others'."""
         x, least = floats(flat), as_float32(threshold)
 
         def part(number: int, first: int, last: int) -> Chosen:
-            found = Chosen(space, number, last - first)
-            found.take(x[first:last], least, first)
-            return found
+            own = Chosen(space, number, last - first)
+            own.take(x[first:last], least, first)
+            return own
 
         return joined(over(x.size, part))
 
@@ -200,9 +197,9 @@ class CpuKernels:
 
         return torch.from_numpy(np.sum(over(bits.size, part), axis=0))
 
-    def take_away(self, flat: Tensor, indices: Tensor, values: Tensor) -> None:
+    def subtract_at(self, flat: Tensor, indices: Tensor, values: Tensor) -> None:
         """Indices occur once: threads do not meet."""
-        _scatter(passes.take_away, flat, indices, values)
+        _scatter(passes.subtract_at, flat, indices, values)
 
     def add_at(self, flat: Tensor, indices: Tensor, values: Tensor) -> None:
         """Indices occur once: threads do not meet."""

@@ -68,8 +68,8 @@ def fp16_read(halves: Halves, out: Floats) -> bool:
             size = np.uint32((own[i] & np.uint32(0x7FFF)) << np.uint32(13))
             greatest = max(greatest, size)
             # below 2⁻¹⁴ the implicit 1 is added, to be taken away as a number
-            one = _ONE if size < _ONE else np.uint32(0)
-            words[i] = size + _REBIAS + one
+            implicit = _ONE if size < _ONE else np.uint32(0)
+            words[i] = size + _REBIAS + implicit
         for i in range(row.size):
             low = (own[i] & np.uint16(0x7FFF)) < np.uint16(1 << 10)
             number = row[i] - (np.float32(2.0**-14) if low else np.float32(0.0))
@@ -145,7 +145,7 @@ def natural_read(codes: Codes, floor: int, out: Floats) -> int:
     return -1 if zeros else int(greatest)
 
 
-def _warm() -> None:
+def _warm_floats() -> None:
     values, halves, codes = np.ones(3, np.float32), np.zeros(3, np.uint16), np.zeros(3, np.uint8)
     fp16_write(values, halves, values)
     fp16_read(halves, values)
@@ -155,12 +155,9 @@ def _warm() -> None:
     natural_read(codes, 1, values)
 
 
-_WARM_HALF = (_warm,)
-
-
 Levels = NDArray[np.int8]
 
-_INT8_MAGNITUDE = np.int32(MAGNITUDE)
+_MAGNITUDE_BITS = np.int32(MAGNITUDE)
 TOP = 127
 
 
@@ -170,7 +167,7 @@ def top_bits(row: Floats) -> np.int32:
     bits = row.view(np.int32)
     greatest = np.int32(0)
     for i in range(row.size):
-        greatest = max(greatest, np.int32(bits[i] & _INT8_MAGNITUDE))
+        greatest = max(greatest, np.int32(bits[i] & _MAGNITUDE_BITS))
     return greatest
 
 
@@ -180,7 +177,7 @@ def write(values: Floats, bucket: int, peaks: Floats, levels: Levels, kept: Floa
     tops = peaks.view(np.int32)
     for b in range(peaks.size):
         row = values[b * bucket : (b + 1) * bucket]
-        out, held = levels[b * bucket : (b + 1) * bucket], kept[b * bucket : (b + 1) * bucket]
+        out, target = levels[b * bucket : (b + 1) * bucket], kept[b * bucket : (b + 1) * bucket]
         tops[b] = top_bits(row)
         peak = np.float64(peaks[b])
         inverse = TOP / peak if peak > 0.0 else 0.0
@@ -188,20 +185,20 @@ def write(values: Floats, bucket: int, peaks: Floats, levels: Levels, kept: Floa
         for i in range(row.size):
             level = np.rint(row[i] * inverse) + 0.0  # no −0, which an integer does not have
             out[i] = np.int8(level)
-            held[i] = np.float32(level * step)
+            target[i] = np.float32(level * step)
 
 
 @compiled
 def read(levels: Levels, bucket: int, peaks: Floats, out: Floats) -> int:
     """The greatest element of a bucket has level ±127; those of a bucket of zeros have level 0."""
     for b in range(peaks.size):
-        row, held = levels[b * bucket : (b + 1) * bucket], out[b * bucket : (b + 1) * bucket]
+        row, target = levels[b * bucket : (b + 1) * bucket], out[b * bucket : (b + 1) * bucket]
         step = np.float64(peaks[b]) / TOP
         greatest = np.int32(0)
         for i in range(row.size):
             greatest = max(greatest, abs(np.int32(row[i])))
         for i in range(row.size):
-            held[i] = np.float32(np.int32(row[i]) * step)
+            target[i] = np.float32(np.int32(row[i]) * step)
         if greatest != (TOP if step > 0.0 else 0):
             return b
     return -1
@@ -214,12 +211,6 @@ def _warm_int8() -> None:
     read(levels, 8, scales, values)
 
 
-_WARM_INT8 = (_warm_int8,)
-
-
-_MAXMIN_MAGNITUDE = np.int32(MAGNITUDE)
-
-
 @compiled
 def _range(row: Floats) -> tuple[np.float32, np.float32]:
     """Least and greatest element, by their bits in an order that integers share; −0 counts as 0."""
@@ -228,7 +219,7 @@ def _range(row: Floats) -> tuple[np.float32, np.float32]:
     least, greatest = np.int32(MAGNITUDE), np.int32(-MAGNITUDE)
     for i in range(row.size):
         word = bits[i]
-        order = np.int32(word if word >= 0 else -(word & _MAXMIN_MAGNITUDE))
+        order = np.int32(word if word >= 0 else -(word & _MAGNITUDE_BITS))
         least, greatest = min(least, order), max(greatest, order)
     ends.view(np.int32)[0] = abs(least)
     ends.view(np.int32)[1] = abs(greatest)
@@ -259,7 +250,7 @@ def write_maxmin(
         inverse, step = (top / span if span > 0.0 else 0.0), span / top
         for at in range(begin, end, BLOCK):
             stop = min(at + BLOCK, end)
-            row, held = values[at:stop], kept[at:stop]
+            row, target = values[at:stop], kept[at:stop]
             if draw:
                 fill(seed, first + at, shares[: row.size])
                 for i in range(row.size):
@@ -267,12 +258,12 @@ def write_maxmin(
                     below = np.floor(scaled)
                     level = below + (1.0 if shares[i] < scaled - below else 0.0)
                     codes[i] = np.uint8(level)
-                    held[i] = highs[b] if level == top else np.float32(low + level * step)
+                    target[i] = highs[b] if level == top else np.float32(low + level * step)
             else:
                 for i in range(row.size):
                     level = np.rint((row[i] - low) * inverse)
                     codes[i] = np.uint8(level)
-                    held[i] = highs[b] if level == top else np.float32(low + level * step)
+                    target[i] = highs[b] if level == top else np.float32(low + level * step)
             pack(codes, row.size, bits, body[at * bits // 8 : (stop * bits + 7) // 8])
 
 
@@ -280,8 +271,7 @@ def write_maxmin(
 def read_maxmin(
     body: Bytes, bucket: int, bits: int, lows: Floats, highs: Floats, out: Floats
 ) -> int:
-    """A bucket has levels 0 and the greatest, unless all its elements are equal: then all have
-    level 0."""
+    """A bucket has levels 0 and the greatest, unless all its elements are equal: then 0 alone."""
     codes = np.empty(BLOCK, np.uint8)
     top = (1 << bits) - 1
     for b in range(lows.size):
@@ -291,13 +281,13 @@ def read_maxmin(
         least, greatest = np.uint8(255), np.uint8(0)
         for at in range(begin, end, BLOCK):
             stop = min(at + BLOCK, end)
-            held = out[at:stop]
-            unpack(body[at * bits // 8 : (stop * bits + 7) // 8], held.size, bits, codes)
-            for i in range(held.size):
+            target = out[at:stop]
+            unpack(body[at * bits // 8 : (stop * bits + 7) // 8], target.size, bits, codes)
+            for i in range(target.size):
                 least, greatest = min(least, codes[i]), max(greatest, codes[i])
-            for i in range(held.size):
+            for i in range(target.size):
                 value = np.float32(low + np.int32(codes[i]) * step)
-                held[i] = highs[b] if codes[i] == top else value
+                target[i] = highs[b] if codes[i] == top else value
         if least != 0 or greatest != (top if step > 0.0 else 0):
             return b
     return -1
@@ -308,9 +298,6 @@ def _warm_maxmin() -> None:
     body = np.zeros(2, np.uint8)
     write_maxmin(values, 8, 4, False, np.uint64(1), 0, lows, highs, body, values)
     read_maxmin(body, 8, 4, lows, highs, values)
-
-
-_WARM_MAXMIN = (_warm_maxmin,)
 
 
 Sums = NDArray[np.float64]
@@ -358,7 +345,7 @@ def write_qsgd(
         inverse, step = (top / norm if norm > 0.0 else 0.0), norm / top
         for at in range(begin, end, BLOCK):
             stop = min(at + BLOCK, end)
-            row, held = values[at:stop], kept[at:stop]
+            row, target = values[at:stop], kept[at:stop]
             fill(seed, first + at, shares[: row.size])
             for i in range(row.size):
                 scaled = min(abs(row[i]) * inverse, np.float64(top))
@@ -366,7 +353,7 @@ def write_qsgd(
                 level = below + (1.0 if shares[i] < scaled - below else 0.0)
                 level = (level if row[i] > np.float32(0.0) else -level) + 0.0
                 codes[i] = np.uint8(level + top)
-                held[i] = np.float32(level * step)
+                target[i] = np.float32(level * step)
             pack(codes, row.size, bits, body[at * bits // 8 : (stop * bits + 7) // 8])
 
 
@@ -380,13 +367,13 @@ def read_qsgd(body: Bytes, bucket: int, top: int, bits: int, norms: Floats, out:
         limit = top if step > 0.0 else 0
         for at in range(begin, end, BLOCK):
             stop = min(at + BLOCK, end)
-            held = out[at:stop]
-            unpack(body[at * bits // 8 : (stop * bits + 7) // 8], held.size, bits, codes)
+            target = out[at:stop]
+            unpack(body[at * bits // 8 : (stop * bits + 7) // 8], target.size, bits, codes)
             greatest = np.int32(0)
-            for i in range(held.size):
+            for i in range(target.size):
                 greatest = max(greatest, abs(np.int32(codes[i]) - np.int32(top)))
-            for i in range(held.size):
-                held[i] = np.float32((np.int32(codes[i]) - np.int32(top)) * step)
+            for i in range(target.size):
+                target[i] = np.float32((np.int32(codes[i]) - np.int32(top)) * step)
             if greatest > limit:
                 return b
     return -1
@@ -398,12 +385,4 @@ def _warm_qsgd() -> None:
     read_qsgd(body, 8, 7, 4, norms, values)
 
 
-_WARM_QSGD = (_warm_qsgd,)
-
-
-WARM = (
-    *_WARM_HALF,
-    *_WARM_INT8,
-    *_WARM_MAXMIN,
-    *_WARM_QSGD,
-)
+WARM = (_warm_floats, _warm_int8, _warm_maxmin, _warm_qsgd)

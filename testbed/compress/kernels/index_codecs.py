@@ -19,13 +19,12 @@ Indices = NDArray[np.int64]
 
 @compiled
 def misplaced(indices: Indices, size: int) -> int:
-    """Place of the first index that does not ascend strictly, or is outside [0, ``size``); −1 if
-    none is."""
+    """Number of the first index that does not ascend in [0, ``size``); −1 if all do."""
     last = -1
-    for place in range(indices.size):
-        index = indices[place]
+    for position in range(indices.size):
+        index = indices[position]
         if index <= last or index >= size:
-            return place
+            return position
         last = index
     return -1
 
@@ -44,8 +43,8 @@ def bitmap_write(indices: Indices, size: int, words: Words) -> bool:
     """Bit i of ``words`` (⌈size/64⌉) is 1 for every index i, else 0."""
     words[:] = 0
     last, at, word = -1, 0, np.uint64(0)
-    for place in range(indices.size):
-        index = indices[place]
+    for position in range(indices.size):
+        index = indices[position]
         if index <= last or index >= size:
             return False
         last = index
@@ -61,21 +60,21 @@ def bitmap_write(indices: Indices, size: int, words: Words) -> bool:
 @compiled
 def bitmap_read(words: Words, out: Indices) -> None:
     """Places of the bits that are 1, of which there are as many as ``out`` has room for."""
-    place = 0
+    position = 0
     for at in range(words.size):
         word = words[at]
         while word:
-            out[place] = (at << 6) + lowest(word)
+            out[position] = (at << 6) + lowest(word)
             word &= word - np.uint64(1)
-            place += 1
+            position += 1
 
 
 @compiled
 def bitmap_add(words: Words, indices: Indices, size: int) -> bool:
     """Set the bits of ``indices``, and leave the others."""
     last = -1
-    for place in range(indices.size):
-        index = indices[place]
+    for position in range(indices.size):
+        index = indices[position]
         if index <= last or index >= size:
             return False
         last = index
@@ -95,12 +94,12 @@ def elias_fano_write(indices: Indices, size: int, low: int, lows: Words, highs: 
     mask = (np.int64(1) << low) - 1
     last, at, word = 0, 0, np.uint64(0)
     filled, low_at, low_word = 0, 0, np.uint64(0)
-    for place in range(indices.size):
-        rest = indices[place] - place  # elements before it that are not sent
+    for position in range(indices.size):
+        rest = indices[position] - position  # elements before it that are not sent
         if rest < last or rest > room:
             return False
         last = rest
-        high = (rest >> low) + place
+        high = (rest >> low) + position
         if high >> 6 != at:
             highs[at] = word
             at, word = high >> 6, np.uint64(0)
@@ -130,13 +129,13 @@ def elias_fano_read(lows: Words, highs: Words, low: int, size: int, out: Indices
     """
     room = size - out.size
     mask = (np.int64(1) << low) - 1
-    place, last, rises = 0, np.int64(0), True
+    position, last, rises = 0, np.int64(0), True
     for at in range(highs.size):
         word = highs[at]
         while word:
-            high = (at << 6) + lowest(word) - place
+            high = (at << 6) + lowest(word) - position
             word &= word - np.uint64(1)
-            bit = place * low
+            bit = position * low
             begin, shift = bit >> 6, np.uint64(bit & 63)
             bits = lows[begin] >> shift
             bits |= (lows[begin + 1] << np.uint64(1)) << (np.uint64(63) - shift)
@@ -144,8 +143,8 @@ def elias_fano_read(lows: Words, highs: Words, low: int, size: int, out: Indices
             if rest < last:
                 rises = False
             last = rest
-            out[place] = rest + place
-            place += 1
+            out[position] = rest + position
+            position += 1
     return bool(rises and last <= room)
 
 

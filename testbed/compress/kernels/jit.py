@@ -23,13 +23,13 @@ def compiled(function: Function) -> Function:
     # for this function alone: a user's own are kept where the user wants them
     users, config.CACHE_DIR = config.CACHE_DIR, str(compilation.directory())
     try:
-        made: Function = numba.njit(cache=True, nogil=True)(function)
+        result: Function = numba.njit(cache=True, nogil=True)(function)
     finally:
         config.CACHE_DIR = users
-    return made
+    return result
 
 
 def intrinsic(write: Callable[..., Any]) -> Callable[..., Any]:
     """A function for compiled ones alone, whose instructions ``write`` writes; see ``simd``."""
-    made: Callable[..., Any] = extending.intrinsic(write)
-    return made
+    result: Callable[..., Any] = extending.intrinsic(write)
+    return result

@@ -91,13 +91,10 @@ def add(first: Floats, second: Floats, out: Floats, sums: Sums, tops: Tops) -> N
         sums[chunk], tops[chunk] = fold(lanes), tall.max()
 
 
-def _warm() -> None:
+def _warm_sums() -> None:
     flat, sums, tops = np.ones(3, np.float32), np.zeros(1), np.zeros(1, np.int32)
     measure(flat, sums, tops)
     add(flat, flat, flat, sums, tops)
-
-
-_WARM_MEASURE = (_warm,)
 
 
 Counts = NDArray[np.int64]
@@ -137,8 +134,7 @@ def _logarithms(products: Sums, exponents: Counts, nonzero: int) -> float:
 
 @compiled
 def moments(flat: Floats, threshold: np.float32, counts: Counts, sums: Sums) -> None:
-    """Fill a row of ``counts`` and of ``sums`` per chunk for the magnitudes at or above the
-    threshold."""
+    """Fill a row of ``counts`` and ``sums`` per chunk for magnitudes at or above the threshold."""
     lanes, exponents = np.empty((3, LANES), np.float64), np.empty(LANES, np.int64)
     total, squares, products = lanes[ABS], lanes[SQUARES], lanes[LOG]
     for chunk in range(len(counts)):
@@ -149,19 +145,17 @@ def moments(flat: Floats, threshold: np.float32, counts: Counts, sums: Sums) -> 
             piece = flat[start : min(start + PIECE, end)]
             rest = piece[piece.size // LANES * LANES :]
             for part in (piece, padded(rest, np.float32(np.nan))[: LANES if rest.size else 0]):
-                found = simd.add_moments(part, threshold, total, squares, products, exponents)
-                count, nonzero = count + found[COUNT], nonzero + found[NONZERO]
+                both = simd.add_moments(part, threshold, total, squares, products, exponents)
+                count, nonzero = count + both[COUNT], nonzero + both[NONZERO]
             _settle(products, exponents)
         counts[chunk, COUNT], counts[chunk, NONZERO] = count, nonzero
         sums[chunk, ABS], sums[chunk, SQUARES] = fold(total), fold(squares)
         sums[chunk, LOG] = _logarithms(products, exponents, nonzero)
 
 
-_WARM_MOMENTS = (
-    lambda: moments(
-        np.ones(3, np.float32), np.float32(0.5), np.zeros((1, 2), np.int64), np.zeros((1, 3))
-    ),
-)
+def _warm_moments() -> None:
+    counts, sums = np.zeros((1, 2), np.int64), np.zeros((1, 3))
+    moments(np.ones(3, np.float32), np.float32(0.5), counts, sums)
 
 
 Bits = NDArray[np.uint32]
@@ -187,8 +181,8 @@ def first(bits: Bits, shift: int, counts: DigitCounts) -> None:
         whole = part.size // BESIDE * BESIDE
         for i in range(0, whole, BESIDE):
             digits = row[i : i + BESIDE]
-            for place in range(BESIDE):
-                counts[place, digits[place]] += np.uint32(1)
+            for lane in range(BESIDE):
+                counts[lane, digits[lane]] += np.uint32(1)
         for i in range(whole, part.size):
             counts[0, row[i]] += np.uint32(1)
 
@@ -211,9 +205,6 @@ def _warm_digits() -> None:
     below(bits, 9, 11, 0, counts)
 
 
-_WARM_DIGITS = (_warm_digits,)
-
-
 Indices = NDArray[np.int64]
 
 
@@ -221,12 +212,12 @@ Indices = NDArray[np.int64]
 def count(flat: Floats, threshold: np.float32) -> int:
     """How many |x| ≥ ``threshold``."""
     whole = flat.size // BLOCK * BLOCK
-    found = 0
+    total = 0
     for start in range(0, whole, BLOCK):
-        found += ones(hits(flat, start, threshold))
+        total += ones(hits(flat, start, threshold))
     for i in range(whole, flat.size):
-        found += abs(flat[i]) >= threshold
-    return found
+        total += abs(flat[i]) >= threshold
+    return total
 
 
 @compiled
@@ -265,13 +256,9 @@ def _warm_choose() -> None:
     choose(flat, least, 0, indices, values, 0)
 
 
-_WARM_CHOOSE = (_warm_choose,)
-
-
 @compiled
 def add_at(flat: Floats, indices: Indices, values: Floats) -> int:
-    """``flat[indices] += values`` up to the first index that is outside; returns how many were
-    inside."""
+    """``flat[indices] += values`` up to the first index outside; returns how many were inside."""
     size = np.uint64(flat.size)
     for i in range(indices.size):
         at = np.uint64(indices[i])  # below 0 becomes huge
@@ -282,7 +269,7 @@ def add_at(flat: Floats, indices: Indices, values: Floats) -> int:
 
 
 @compiled
-def take_away(flat: Floats, indices: Indices, values: Floats) -> int:
+def subtract_at(flat: Floats, indices: Indices, values: Floats) -> int:
     """``flat[indices] -= values``; otherwise as ``add_at``."""
     size = np.uint64(flat.size)
     for i in range(indices.size):
@@ -293,19 +280,11 @@ def take_away(flat: Floats, indices: Indices, values: Floats) -> int:
     return indices.size
 
 
-def _warm_sparse() -> None:
+def warm_sparse() -> None:
+    """Call the additions at a few places once."""
     flat, indices = np.ones(3, np.float32), np.zeros(2, np.int64)
     add_at(flat, indices, flat[:2])
-    take_away(flat, indices, flat[:2])
+    subtract_at(flat, indices, flat[:2])
 
 
-_WARM_SPARSE = (_warm_sparse,)
-
-
-WARM = (
-    *_WARM_MEASURE,
-    *_WARM_MOMENTS,
-    *_WARM_DIGITS,
-    *_WARM_CHOOSE,
-    *_WARM_SPARSE,
-)
+WARM = (_warm_sums, _warm_moments, _warm_digits, _warm_choose, warm_sparse)

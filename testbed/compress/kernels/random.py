@@ -26,19 +26,6 @@ _KEPT = 24
 """Upper bits that become a float32's significand."""
 
 
-def uniforms(seed: int, count: int, out: NDArray[np.float32]) -> None:
-    """Set ``out`` (float32, contiguous) to its first ``count`` elements, uniform in [0, 1).
-
-    ``seed``: 0 to 2⁶⁴ − 1.
-    """
-    from testbed.compress.kernels import cpu, random_loops
-
-    def part(_: int, first: int, last: int) -> None:
-        random_loops.fill(np.uint64(seed), first, out[first:last])
-
-    cpu.over(count, part)
-
-
 def words(seed: int, count: int) -> NDArray[np.uint64]:
     """The first ``count`` elements of the stream, in numpy: what the others are tested against."""
     z = np.uint64(seed) + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_STEP)
@@ -47,14 +34,11 @@ def words(seed: int, count: int) -> NDArray[np.uint64]:
     return z ^ (z >> np.uint64(_LAST))
 
 
-def reference(seed: int, count: int) -> NDArray[np.float32]:
-    """Return what ``uniforms`` gives, computed in numpy."""
-    upper = words(seed, count) >> np.uint64(_BITS - _KEPT)
-    return upper.astype(np.float32) * np.float32(2.0**-_KEPT)
-
-
 def uniforms_on(seed: int, out: Tensor) -> None:
-    """Write what ``uniforms`` gives into ``out`` (float32 (n,)), on whatever device it is."""
+    """Set ``out`` (float32 (n,), any device) to the stream's first elements, uniform in [0, 1).
+
+    ``seed``: 0 to 2⁶⁴ − 1. The same numbers as those of ``random_loops.fill``.
+    """
     import torch
 
     z = torch.arange(1, out.numel() + 1, dtype=torch.int64, device=out.device)

@@ -37,9 +37,6 @@ def fill(seed: np.uint64, first: int, out: NDArray[np.float32]) -> None:
         out[i] = uniform_at(seed, np.uint64(first + i))
 
 
-_WARM_RANDOM = (lambda: fill(np.uint64(1), 0, np.empty(3, np.float32)),)
-
-
 Words = NDArray[np.uint64]
 Indices = NDArray[np.int64]
 
@@ -54,9 +51,9 @@ def fill_permuted(keys: Words, size: int, out: Indices) -> None:
     bits = 0
     while size - 1 >> bits:
         bits += 1
-    shift, end, one = np.uint64(bits // 2), np.uint64(size), np.uint64(1)
-    low_mask = (one << shift) - one
-    high_mask = (one << np.uint64(bits) - shift) - one
+    shift, end, unit = np.uint64(bits // 2), np.uint64(size), np.uint64(1)
+    low_mask = (unit << shift) - unit
+    high_mask = (unit << np.uint64(bits) - shift) - unit
     for i in range(out.size):
         element = np.uint64(i)
         while True:
@@ -71,13 +68,8 @@ def fill_permuted(keys: Words, size: int, out: Indices) -> None:
 
 
 def _warm() -> None:
+    fill(np.uint64(1), 0, np.empty(3, np.float32))
     fill_permuted(np.zeros(2, np.uint64), 2, np.zeros(1, np.int64))
 
 
-_WARM_SEEDED = (_warm,)
-
-
-WARM = (
-    *_WARM_RANDOM,
-    *_WARM_SEEDED,
-)
+WARM = (_warm,)

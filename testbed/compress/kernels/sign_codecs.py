@@ -35,11 +35,11 @@ _LANES = 64
 
 
 @compiled
-def _take_in(row: Floats, place: int, above: Sums, below: Sums) -> None:
+def _take_in(row: Floats, position: int, above: Sums, below: Sums) -> None:
     """Add the elements of ``row``, the first of which has ``place`` in its part, to the lanes of
     both groups."""
-    lane = place % _LANES
-    head = min(-place % _LANES, row.size)
+    lane = position % _LANES
+    head = min(-position % _LANES, row.size)
     for i in range(head):
         above[lane + i] += row[i] if row[i] > np.float32(0.0) else np.float32(0.0)
         below[lane + i] += row[i] if row[i] < np.float32(0.0) else np.float32(0.0)
@@ -125,24 +125,21 @@ def read(body: Bytes, first: int, edges: Edges, means: Floats, counts: Counts, o
         while at < stop:
             end = min(edges[segment + 1] - first, stop)
             above, below = means[segment, 0], means[segment, 1]
-            held, marks = out[at:end], codes[at - start : end - start]
-            for i in range(held.size):
-                held[i] = below if marks[i] else above
+            target, marks = out[at:end], codes[at - start : end - start]
+            for i in range(target.size):
+                target[i] = below if marks[i] else above
             counts[segment] += _ones(marks)
             at = end
             if at == edges[segment + 1] - first:
                 segment += 1
 
 
-def _warm() -> None:
+def _warm_signs() -> None:
     values, body, edges = np.ones(3, np.float32), np.zeros(1, np.uint8), np.array([0, 3])
     counts = np.zeros(1, np.int64)
     write(values, body)
     measure(values, 0, edges, np.zeros((1, 2)), counts, body)
     read(body, 0, edges, np.zeros((1, 2), np.float32), counts, values)
-
-
-_WARM_SIGNS = (_warm,)
 
 
 Tops = NDArray[np.int32]
@@ -178,14 +175,14 @@ def write_ternary(
     """
     codes, shares = np.empty(BLOCK_3, np.uint8), np.empty(BLOCK_3, np.float32)
     for start in range(0, values.size, BLOCK_3):
-        row, held = values[start : start + BLOCK_3], kept[start : start + BLOCK_3]
+        row, target = values[start : start + BLOCK_3], kept[start : start + BLOCK_3]
         fill(seed, first + start, shares[: row.size])
         for i in range(row.size):
             # exact in float64: 24 bits times 24 bits
             sent = np.float64(shares[i]) * scale < abs(row[i])
             negative = row[i] < np.float32(0.0)
             codes[i] = np.uint8((2 if negative else 1) if sent else 0)
-            held[i] = (-scale if negative else scale) if sent else np.float32(0.0)
+            target[i] = (-scale if negative else scale) if sent else np.float32(0.0)
         begin = start // TRITS
         pack_3(codes, row.size, body[begin : begin + (row.size + TRITS - 1) // TRITS])
 
@@ -199,13 +196,13 @@ def read_ternary(body: Bytes, scale: np.float32, out: Floats) -> bool:
     codes = np.empty(BLOCK_3, np.uint8)
     right = True
     for start in range(0, out.size, BLOCK_3):
-        held = out[start : start + BLOCK_3]
-        begin, length = start // TRITS, (held.size + TRITS - 1) // TRITS
+        target = out[start : start + BLOCK_3]
+        begin, length = start // TRITS, (target.size + TRITS - 1) // TRITS
         right &= unpack_3(body[begin : begin + length], codes)
-        for i in range(held.size):
+        for i in range(target.size):
             sign = np.float32(np.int32(codes[i] & 1) - np.int32(codes[i] >> 1))
-            held[i] = sign * scale + np.float32(0.0)
-        for i in range(held.size, length * TRITS):
+            target[i] = sign * scale + np.float32(0.0)
+        for i in range(target.size, length * TRITS):
             right &= codes[i] == 0
     return right
 
@@ -217,10 +214,4 @@ def _warm_ternary() -> None:
     read_ternary(body, scale, values)
 
 
-_WARM_TERNARY = (_warm_ternary,)
-
-
-WARM = (
-    *_WARM_SIGNS,
-    *_WARM_TERNARY,
-)
+WARM = (_warm_signs, _warm_ternary)

@@ -14,11 +14,16 @@ from testbed.compress.kernels.base import GradientStatistics, Moments, Workspace
 from testbed.compress.kernels.compilation import DIGITS, MAGNITUDE, as_float32
 
 
-class Reference:
-    """Clear rather than fast; see ``Operations`` for what each does."""
+class Operations:
+    """Operations in plain PyTorch, clear rather than fast; subclasses do the same faster.
+
+    All tensors contiguous and on one device; vectors float32 (n,), indices int64 (m,) ascending.
+    Magnitudes are compared with a threshold as float32; that of NaN is at or above none. Results
+    are the same for any number of threads.
+    """
 
     def measure(self, flat: Tensor) -> GradientStatistics:
-        """Σ|x| in float64 and max|x|."""
+        """Σ|x| in float64 and max|x|; one pass."""
         if not flat.numel():
             return GradientStatistics(0.0, 0.0)
         magnitudes = flat.abs()
@@ -27,46 +32,48 @@ class Reference:
         )
 
     def add(self, first: Tensor, second: Tensor, out: Tensor) -> GradientStatistics:
-        """The sum, then its statistics."""
+        """``out`` ← ``first`` + ``second`` (may be one of them), and its statistics; one pass."""
         return self.measure(torch.add(first, second, out=out))
 
     def moments(self, flat: Tensor, threshold: float = 0.0) -> Moments:
-        """A mask, then sums of what it leaves."""
+        """Return the moments of all |x| ≥ ``threshold``, of finite elements; one pass."""
         kept = flat[self._from(flat, threshold)].abs().double()
         nonzero = kept[kept > 0]
-        return Moments(
-            kept.numel(),
-            nonzero.numel(),
-            float(kept.sum()),
-            float(kept.square().sum()),
-            float(nonzero.log().sum()),
-        )
+        sums = float(kept.sum()), float(kept.square().sum()), float(nonzero.log().sum())
+        return Moments(kept.numel(), nonzero.numel(), *sums)
 
-    def count_from(self, flat: Tensor, threshold: float) -> int:
-        """Magnitudes at or above the threshold."""
+    def count_above(self, flat: Tensor, threshold: float) -> int:
+        """Count the |x| ≥ ``threshold``; one pass."""
         return int(self._from(flat, threshold).sum())
 
-    def choose_from(
+    def select_above(
         self, flat: Tensor, threshold: float, space: Workspace
     ) -> tuple[Tensor, Tensor]:
-        """A mask and a gather."""
+        """Indices and values of all |x| ≥ ``threshold``, in ``space`` (valid until its next use);
+        one pass."""
         del space
         indices = self._from(flat, threshold).nonzero().flatten()
         return indices, flat[indices]
 
     def digit_counts(self, flat: Tensor, digit: int = 0, prefix: int = 0) -> Tensor:
-        """A count of some bits of the magnitudes' binary form."""
+        """int64 on the host: how many |x| have each value of a digit of their 31 bits; one pass.
+
+        Digits 0, 1, 2 are the upper 11 bits, the next 11 and the last 9 (``compilation.DIGITS``):
+        results have shape (2048,), (2048,), (512,). Only elements whose bits above the digit are
+        ``prefix`` count.
+        """
         shift, width = DIGITS[digit]
         bits = flat.view(torch.int32) & MAGNITUDE
         bits = bits[bits >> shift + width == prefix]
         return torch.bincount(bits >> shift & (1 << width) - 1, minlength=1 << width).cpu()
 
-    def take_away(self, flat: Tensor, indices: Tensor, values: Tensor) -> None:
-        """Indices occur once, so that the order does not matter."""
+    def subtract_at(self, flat: Tensor, indices: Tensor, values: Tensor) -> None:
+        """``flat[indices] -= values``; indices occur once. Raises IndexError, with ``flat`` partly
+        changed."""
         flat.index_add_(0, indices, values, alpha=-1)
 
     def add_at(self, flat: Tensor, indices: Tensor, values: Tensor) -> None:
-        """Indices occur once, so that the order does not matter."""
+        """``flat[indices] += values``, as ``subtract_at``."""
         flat.index_add_(0, indices, values)
 
     def _from(self, flat: Tensor, threshold: float) -> Tensor:
@@ -79,8 +86,8 @@ _PIECE = 1 << 24
 float64."""
 
 
-class CudaKernels(Reference):
-    """See ``Operations``. Where nothing better is known, as the reference does it."""
+class CudaKernels(Operations):
+    """For an accelerator. Where nothing better is known, as the base class does it."""
 
     def measure(self, flat: Tensor) -> GradientStatistics:
         """Both numbers come to the host together."""
@@ -91,16 +98,16 @@ class CudaKernels(Reference):
             magnitudes = piece.abs()
             sums.append(magnitudes.sum(dtype=torch.float64))
             tops.append(magnitudes.max().double())
-        found = torch.stack([torch.stack(sums).sum(), torch.stack(tops).max()])
-        return GradientStatistics(*found.tolist())
+        both = torch.stack([torch.stack(sums).sum(), torch.stack(tops).max()])
+        return GradientStatistics(*both.tolist())
 
     def moments(self, flat: Tensor, threshold: float = 0.0) -> Moments:
         """Zeros in the place of what is below the threshold: its number need not be known."""
         sums = [
             _moments(piece, self._from(piece, threshold)) for piece in torch.split(flat, _PIECE)
         ]
-        count, nonzero, *found = torch.stack(sums).sum(dim=0).tolist()
-        return Moments(int(count), int(nonzero), *found)  # exact up to 2⁵³
+        count, nonzero, *totals = torch.stack(sums).sum(dim=0).tolist()
+        return Moments(int(count), int(nonzero), *totals)  # exact up to 2⁵³
 
     def digit_counts(self, flat: Tensor, digit: int = 0, prefix: int = 0) -> Tensor:
         """Elements with another prefix are counted beyond the end."""

@@ -1,2 +1,26 @@
 """How elements are chosen: exactly, by a threshold that a distribution suggests, at random. One
 file each."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from random import Random
+
+from testbed.compress.base import AccumulatedGradient, Given, Selection, Selector, Sparse
+from testbed.compress.gradient_stats import element_count
+
+
+class CountSelector(Selector[Given]):
+    """A selector that chooses a number of elements, ``round(density · n)`` or about so many."""
+
+    def select(self, given: AccumulatedGradient, density: float, rng: Random) -> Sparse:
+        """Dense when every element is asked for. Views buffers that the next call reuses."""
+        size = given.flat.numel()
+        count = element_count(size, density)
+        if count == size:
+            return Sparse(size, None, given.flat, selection=Selection(passes=0.0))
+        return self.choose(given, count, rng)
+
+    @abstractmethod
+    def choose(self, given: AccumulatedGradient, count: int, rng: Random) -> Sparse:
+        """The elements of a vector of more than ``count``."""

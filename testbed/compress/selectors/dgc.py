@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from math import ceil, sqrt
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+from pydantic import Field
+
+from testbed.compress.base import Options
 from testbed.compress.selectors.threshold_search import LEAST, Pool, ThresholdEstimator, kth_largest
-from testbed.errors import InputError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,13 +25,12 @@ if TYPE_CHECKING:
 LOWER, ATTEMPTS = 0.8, 10
 
 
-def check_sample(share: float) -> float:
-    """``share``. Raises InputError unless it is in (0, 1]."""
-    if not 0.0 < share <= 1.0:  # also refuses NaN
-        raise InputError(
-            f"sample {share!r} is outside (0, 1]", hint="It is a share of the elements."
-        )
-    return share
+class SampleOptions(Options):
+    """Options of selectors that look at a sample."""
+
+    sample: Annotated[float, Field(gt=0.0, le=1.0)] = Field(
+        0.01, description="Share of the elements to look at."
+    )
 
 
 def take(pool: Pool, share: float, count: int, rng: Random) -> Tensor:
@@ -64,14 +65,13 @@ def threshold_of(pool: Pool, share: float, count: int, rng: Random, margin: floa
 
 
 def lower_until(pool: Pool, threshold: float, least: float) -> int:
-    """Cut ``pool``, with ever lower thresholds until ``least`` elements are left; how many there
-    are."""
-    found = pool.cut(threshold)
+    """Cut ``pool`` by ever lower thresholds until ``least`` elements are left; returns how many."""
+    count = pool.cut(threshold)
     for _ in range(ATTEMPTS):
-        if found >= least or not pool.floor or pool.floor <= LEAST:
+        if count >= least or not pool.floor or pool.floor <= LEAST:
             break
-        found = pool.cut(pool.floor * LOWER)
-    return found
+        count = pool.cut(pool.floor * LOWER)
+    return count
 
 
 def prime_at_most(number: int) -> int:
@@ -84,42 +84,34 @@ def prime_at_most(number: int) -> int:
 TOO_MANY = 1.3
 
 
-class Dgc(ThresholdEstimator):
-    """A threshold from a sample, good for 0.8 to 1.3 times what is asked for.
-
-    Where more reach it, the largest of them are chosen exactly; where fewer do, it is lowered.
-    ``sample``: share of the elements to look at, in (0, 1].
-    """
-
-    def __init__(self, sample: float = 0.01) -> None:
-        super().__init__()
-        self._sample = check_sample(sample)
-
-    def narrow(self, pool: Pool, count: int, rng: Random) -> None:
-        """Within the bounds, all that reach the threshold are sent."""
-        threshold = threshold_of(pool, self._sample, count, rng)
-        if lower_until(pool, threshold, LOWER * count) > TOO_MANY * count:
-            pool.keep_largest(count)
-
-
 MARGIN = 3.0
 """Standard errors by which the sample's threshold is put lower, so that hardly ever too few reach
 it."""
 
 
-class Hierarchical(ThresholdEstimator):
-    """Exactly the largest elements, of equal ones the first (zeros are left out).
+class Dgc(ThresholdEstimator[SampleOptions]):
+    """A threshold from a sample, good for 0.8 to 1.3 times what is asked for.
 
-    ``sample``: share of the elements to look at, in (0, 1].
+    Where more reach it, the largest of them are chosen exactly; where fewer do, it is lowered.
     """
 
-    def __init__(self, sample: float = 0.01) -> None:
-        super().__init__()
-        self._sample = check_sample(sample)
+    name, model = "dgc", SampleOptions
+
+    def narrow(self, pool: Pool, count: int, rng: Random) -> None:
+        """Within the bounds, all that reach the threshold are sent."""
+        threshold = threshold_of(pool, self.options.sample, count, rng)
+        if lower_until(pool, threshold, LOWER * count) > TOO_MANY * count:
+            pool.keep_largest(count)
+
+
+class Hierarchical(ThresholdEstimator[SampleOptions]):
+    """Exactly the largest elements, of equal ones the first (zeros are left out)."""
+
+    name, model = "hierarchical", SampleOptions
 
     def narrow(self, pool: Pool, count: int, rng: Random) -> None:
         """Where too few reach even the lowered threshold, all elements are ordered."""
-        threshold = threshold_of(pool, self._sample, count, rng, MARGIN)
+        threshold = threshold_of(pool, self.options.sample, count, rng, MARGIN)
         if lower_until(pool, threshold, count) < count:
             pool.cut(0.0)
         pool.keep_largest(count)

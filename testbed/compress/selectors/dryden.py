@@ -9,32 +9,22 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING, ClassVar
 
-from testbed.compress.selectors.dgc import check_sample, lower_until, rank_for, take
+from testbed.compress.selectors.dgc import MARGIN, SampleOptions, lower_until, rank_for, take
 from testbed.compress.selectors.threshold_search import Pool, ThresholdEstimator, kth_largest
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-MARGIN = 3.0
+class Dryden(ThresholdEstimator[SampleOptions]):
+    """A sample says how many elements have each sign and where to look; thresholds are exact."""
 
-
-class Dryden(ThresholdEstimator):
-    """The sample says how many elements have each sign and where to look; the thresholds are exact.
-
-    ``sample``: share of the elements to look at, in (0, 1].
-    """
-
+    name, model = "dryden", SampleOptions
     exact_below: ClassVar[int] = 0
 
-    def __init__(self, sample: float = 0.01) -> None:
-        super().__init__()
-        self._sample = check_sample(sample)
-
     def narrow(self, pool: Pool, count: int, rng: Random) -> None:
-        """Fewer than ``count`` are left only where a sign has fewer than the sample made
-        believe."""
-        sample = take(pool, self._sample, count, rng)
+        """Fewer than ``count`` are left only where a sign has fewer than the sample suggests."""
+        sample = take(pool, self.options.sample, count, rng)
         shares = _signs(sample)
         if not sum(shares):  # the sample met zeros only
             pool.cut(0.0)
@@ -58,15 +48,14 @@ def _split(count: int, shares: tuple[int, int]) -> tuple[int, int]:
 
 
 def _floor(sample: Tensor, shares: tuple[int, int], wanted: tuple[int, int], scale: float) -> float:
-    """The lower of both signs' thresholds, with a margin; ``sample`` is put in another order and
-    negated."""
-    found = []
-    for available, one in zip(shares, wanted, strict=True):
-        if one:
-            place = rank_for(one * scale, sample.numel(), MARGIN)
-            found.append(kth_largest(sample, place) if place <= available else 0.0)
+    """The lower of both signs' thresholds, with a margin; ``sample`` is reordered and negated."""
+    thresholds = []
+    for available, count in zip(shares, wanted, strict=True):
+        if count:
+            rank = rank_for(count * scale, sample.numel(), MARGIN)
+            thresholds.append(kth_largest(sample, rank) if rank <= available else 0.0)
         sample.neg_()
-    return min(found)
+    return min(thresholds)
 
 
 def _keep(pool: Pool, wanted: tuple[int, int]) -> None:

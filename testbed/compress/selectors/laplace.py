@@ -23,13 +23,15 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from math import isfinite, log
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
 
 from testbed.compress import gradient_stats, kernels
-from testbed.compress.base import AccumulatedGradient, Selection, Sparse, whole_number
-from testbed.compress.gradient_stats import element_count
-from testbed.compress.kernels.base import Operations, Workspace
+from testbed.compress.base import AccumulatedGradient, Options, Selection, Sparse
+from testbed.compress.kernels.base import Workspace
 from testbed.compress.kernels.compilation import DIGITS
+from testbed.compress.selectors import CountSelector
 from testbed.compress.selectors.threshold_search import (
     LEAST_MAGNITUDE,
     Candidates,
@@ -39,13 +41,12 @@ from testbed.compress.selectors.threshold_search import (
     guessed,
     narrowed,
     parted,
-    probed,
+    probe,
     rounded,
 )
-from testbed.errors import InputError
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from testbed.compress.kernels.torch_ops import Operations
 
 
 _LEAST_SLACK, _MOST_SLACK = 0.1, 31.0
@@ -102,72 +103,76 @@ class ThresholdPredictor:
         """There were enough."""
         self.slack = max(self.fall * self.slack, _LEAST_SLACK)
 
-    def learn(self, ratio: float, density: float, slope: float | None) -> None:
-        """Learn what the step's threshold was in the end; ``slope`` None: it was not seen."""
+    def update(self, ratio: float, density: float, slope: float | None) -> None:
+        """Take in what the step's threshold was in the end; ``slope`` None: it is not known."""
         if 0 < density < 1 and isfinite(ratio):
             self.ratio, self.density = ratio, density
         if slope is not None and 0 < slope < float("inf"):
             self.slope = slope
-
-    def state(self) -> dict[str, float]:
-        """All of it."""
-        return asdict(self)
-
-    @classmethod
-    def load(cls, state: Mapping[str, float]) -> ThresholdPredictor:
-        """Return the predictor whose ``state`` is given."""
-        return cls(**state)
 
 
 _SMALL = 512
 """Vectors of so many elements or fewer are selected from without tolerance."""
 
 
-class Laplace:
+class LaplaceOptions(Options):
+    """Options of ``laplace``."""
+
+    tolerance: Annotated[float, Field(ge=0.0, lt=1.0)] = Field(
+        0.05, description="Most that the number of elements may differ by, as a share of it."
+    )
+    fit_every: Annotated[int, Field(ge=0, le=1_000_000_000)] = Field(
+        0,
+        description="Every so many steps, from the first on, ``fit`` is set to how well the "
+        "distribution fits; 0: never.",
+    )
+
+
+class Laplace(CountSelector[LaplaceOptions]):
     """``density · n`` elements of greatest magnitude, give or take the share ``tolerance`` of them.
 
     Zeros are never sent for their own sake: where fewer elements than asked for are not 0, these
     are sent. Where equal magnitudes leave no threshold within the tolerance, exactly ``density ·
-    n`` are sent, of equal ones the first. ``fit_every``: every so many steps, from the first on,
-    ``fit`` is set to how well the distribution fits (``fit.report``); 0: never.
+    n`` are sent, of equal ones the first. Small vectors are selected from exactly.
     """
 
-    def __init__(self, tolerance: float = 0.05, fit_every: int = 0) -> None:
-        if not 0 <= tolerance < 1:
-            raise InputError(f"tolerance {tolerance!r} is outside [0, 1)", hint="Usual is 0.05.")
-        self._tolerance, self._fit_every = tolerance, whole_number("fit_every", fit_every, 0)
+    name, model = "laplace", LaplaceOptions
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
         self._aim, self._steps = ThresholdPredictor(), 0
         self._left, self._kept = Workspace(), Workspace()
         self.fit: gradient_stats.Fit | None = None
 
     def select(self, given: AccumulatedGradient, density: float, rng: Random) -> Sparse:
-        """Dense when every element is asked for; exact for small vectors."""
-        self._report(given, rng)
+        """Dense when every element is asked for. Every so many steps ``fit`` is made anew."""
+        every = self.options.fit_every
+        if every and self._steps % every == 0:
+            self.fit = gradient_stats.report(given.flat, rng, given.sum_abs)
+        self._steps += 1
+        return super().select(given, density, rng)
+
+    def choose(self, given: AccumulatedGradient, count: int, rng: Random) -> Sparse:
+        """About ``count`` elements; one zero of a vector of zeros."""
+        del rng
         flat = given.flat
         size = flat.numel()
-        count = element_count(size, density)
-        if count == size:
-            return Sparse(size, None, flat, how=Selection(passes=0.0))
         if not given.sum_abs:
-            return Sparse(size, flat.new_zeros(1).long(), flat[:1], how=Selection(passes=1.0))
-        window = ProbeWindow.around(count, self._tolerance if size > _SMALL else 0.0)
-        sent, how = self._selected(given, window)
-        return Sparse(size, sent.indices, sent.values, how=how)
+            selection = Selection(passes=1.0)
+            return Sparse(size, flat.new_zeros(1).long(), flat[:1], selection=selection)
+        window = ProbeWindow.around(count, self.options.tolerance if size > _SMALL else 0.0)
+        sent, selection = self._selected(given, window)
+        return Sparse(size, sent.indices, sent.values, selection=selection)
 
     def state(self) -> dict[str, float]:
         """Where the threshold was, and the number of steps."""
-        return {**self._aim.state(), "steps": float(self._steps)}
+        return {**asdict(self._aim), "steps": float(self._steps)}
 
     def load(self, state: Mapping[str, float]) -> None:
         """Go on from there."""
         aim = dict(state)
         self._steps = int(aim.pop("steps"))
-        self._aim = ThresholdPredictor.load(aim)
-
-    def _report(self, given: AccumulatedGradient, rng: Random) -> None:
-        if self._fit_every and self._steps % self._fit_every == 0:
-            self.fit = gradient_stats.report(given.flat, rng, given.sum_abs)
-        self._steps += 1
+        self._aim = ThresholdPredictor(**aim)
 
     def _selected(
         self, given: AccumulatedGradient, window: ProbeWindow
@@ -176,7 +181,7 @@ class Laplace:
         flat, aim, operations = given.flat, self._aim, kernels.of(given.flat)
         size, scale = flat.numel(), given.sum_abs / flat.numel()
         low = max(rounded(aim.cautious(window.aim / size) * scale), LEAST_MAGNITUDE)
-        left, passes = self._taken_out(operations, flat, low), 2.0
+        left, passes = Candidates(*operations.select_above(flat, low, self._left)), 2.0
         if left.count >= window.least or low == LEAST_MAGNITUDE:
             aim.met()
         else:
@@ -185,18 +190,15 @@ class Laplace:
                 narrowed(operations, flat, window.aim, 0, ThresholdPosition()).edge(1),
                 LEAST_MAGNITUDE,
             )
-            left, passes = self._taken_out(operations, flat, low), 4.0
+            left, passes = Candidates(*operations.select_above(flat, low, self._left)), 4.0
         if left.count <= window.most:
-            aim.learn(low / scale, left.count / size, None)
+            aim.update(low / scale, left.count / size, None)
             return left, Selection(passes, low)
         sent, threshold, ties, reads = self._corrected(operations, left, low, scale, window)
         if sent.count < left.count:
             slope = (threshold - low) / scale / log(left.count / sent.count)
-            aim.learn(threshold / scale, sent.count / size, slope)
+            aim.update(threshold / scale, sent.count / size, slope)
         return sent, Selection(passes + reads * left.count / size, threshold, ties)
-
-    def _taken_out(self, operations: Operations, flat: Tensor, low: float) -> Candidates:
-        return Candidates(*operations.choose_from(flat, low, self._left))
 
     def _corrected(
         self,
@@ -214,14 +216,14 @@ class Laplace:
         if window.holds(sent.count):
             return sent, threshold, 0, 1
         tried, more = (threshold, sent.count), sent.count > window.most
-        many, few = (tried, None) if more else ((low, left.count), tried)
-        found = probed(partial(operations.count_from, left.values), many, few, slope, window)
-        if found.threshold is not None:
-            sent = chosen(operations, left, found.threshold, self._kept)
-            return sent, found.threshold, 0, found.probes + 2
-        place = ThresholdPosition()
+        above, below = (tried, None) if more else ((low, left.count), tried)
+        count = partial(operations.count_above, left.values)
+        probed, probes = probe(count, above, below, slope, window)
+        if probed is not None:
+            return chosen(operations, left, probed, self._kept), probed, 0, probes + 2
+        position = ThresholdPosition()
         for digit in range(len(DIGITS)):
-            place = narrowed(operations, left.values, window.aim, digit, place)
-        threshold = place.edge(len(DIGITS))
-        sent = parted(chosen(operations, left, threshold, self._kept), place, window.aim)
-        return sent, threshold, place.tied - 1, found.probes + len(DIGITS) + 2
+            position = narrowed(operations, left.values, window.aim, digit, position)
+        threshold = position.edge(len(DIGITS))
+        sent = parted(chosen(operations, left, threshold, self._kept), position, window.aim)
+        return sent, threshold, position.tied - 1, probes + len(DIGITS) + 2

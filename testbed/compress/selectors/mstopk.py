@@ -11,7 +11,7 @@ from random import Random
 
 import numpy as np
 
-from testbed.compress.base import whole_number
+from testbed.compress.base import Count, Options
 from testbed.compress.selectors.threshold_search import Pool, ThresholdEstimator
 
 SHRINK = 4
@@ -19,30 +19,35 @@ SHRINK = 4
 most a quarter of what is left, and counted there from then on."""
 
 
-class MsTopK(ThresholdEstimator):
-    """``passes``: thresholds that are tried at most."""
+class MsTopKOptions(Options):
+    """Options of ``mstopk``."""
 
-    def __init__(self, passes: int = 30) -> None:
-        super().__init__()
-        self._passes = whole_number("passes", passes, 1)
+    passes: Count = 30
+    """Thresholds that are tried at most."""
+
+
+class MsTopK(ThresholdEstimator[MsTopKOptions]):
+    """Exactly as many as asked for, the largest and a run of those that come next."""
+
+    name, model = "mstopk", MsTopKOptions
 
     def narrow(self, pool: Pool, count: int, rng: Random) -> None:
         """Fewer than ``count`` are left only where the others are zero."""
         low, high = _bracket(pool, count)
         upper = float("inf")
-        for _ in range(self._passes - 1):
+        for _ in range(self.options.passes - 1):
             middle = _between(low, high)
             if not low < middle < high:  # neighbours: ties that no threshold can part
                 break
-            found = pool.count_from(middle)
-            if found == count:
+            reached = pool.count_above(middle)
+            if reached == count:
                 pool.cut(middle)
                 return
-            if found < count:
+            if reached < count:
                 high = upper = middle
                 continue
             low = middle
-            if SHRINK * found <= pool.count:
+            if SHRINK * reached <= pool.count:
                 pool.cut(low)
         pool.cut(low)
         _fill(pool, upper, count, rng)
@@ -51,7 +56,7 @@ class MsTopK(ThresholdEstimator):
 def _bracket(pool: Pool, count: int) -> tuple[float, float]:
     """From the mean up; from zero to the mean where too few reach that."""
     mean = pool.given.sum_abs / pool.size
-    if pool.count_from(mean) >= count:
+    if pool.count_above(mean) >= count:
         return mean, pool.given.max_abs
     return 0.0, mean
 

@@ -14,9 +14,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import ceil, expm1, isinf, log, log2, sqrt
 from random import Random
+from typing import Any, ClassVar, Literal
 
+from testbed.compress.base import Options
 from testbed.compress.selectors.threshold_search import Pool, ThresholdEstimator
-from testbed.errors import InputError
+from testbed.registry import Configured
 
 NEARLY_ZERO = 1e-6
 """Below it, a shape parameter's limit stands for a quotient of two small numbers."""
@@ -59,7 +61,6 @@ def gamma(mean: float, mean_log: float, share: float) -> float:
     return float(mean / shape * gammainccinv(shape, share))
 
 
-FITS = ("exponential", "pareto", "gamma")
 FIRST = 0.25
 """Share that the first of several stages is to leave."""
 EVERY, TOO_MANY, TOO_FEW = 5, 1.2, 0.8
@@ -78,17 +79,18 @@ def stage_shares(share: float, stages: int) -> list[float]:
     return [first] + [(share / first) ** (1 / (stages - 1))] * (stages - 1)
 
 
-class Stages:
+class Stages(Configured[Options]):
     """How many there are: one fewer when more than 1.2 times as much as asked for was sent on
     average of five calls, one more when less than 0.8 times.
     """
+
+    carried = {"stages": "count", "calls": "_calls", "achieved": "_sum"}
 
     def __init__(self) -> None:
         self.count, self._calls, self._sum = 1, 0, 0.0
 
     def adapt(self, achieved: float, share: float) -> None:
-        """``achieved``: elements sent over elements asked for in one call, which were ``share`` of
-        all."""
+        """``achieved``: elements sent over elements asked for in one call, ``share`` of all."""
         self._calls += 1
         self._sum += achieved
         if self._calls < EVERY:
@@ -98,24 +100,16 @@ class Stages:
         self.count = min(max(1, self.count + change), most_stages(share))
         self._calls, self._sum = 0, 0.0
 
-    def state(self) -> dict[str, float]:
-        """All of it."""
-        return {"stages": self.count, "calls": self._calls, "achieved": self._sum}
 
-    def load(self, state: Mapping[str, float]) -> None:
-        """Restore what ``state`` gave."""
-        self.count, self._calls = int(state["stages"]), int(state["calls"])
-        self._sum = float(state["achieved"])
+class Sidco(ThresholdEstimator[Options]):
+    """Several stages, as many as ``Stages`` finds best."""
 
+    fit: ClassVar[Literal["exponential", "pareto", "gamma"]]
+    """Distribution of the first stage; those after a gamma fit are generalised Pareto."""
 
-class Sidco(ThresholdEstimator):
-    """``fit`` of the first stage; those after a gamma fit are generalised Pareto."""
-
-    def __init__(self, fit: str = "exponential") -> None:
-        super().__init__()
-        if fit not in FITS:
-            raise InputError(f"unknown fit {fit!r}", hint=f"Known: {', '.join(FITS)}")
-        self._fit, self.stages = fit, Stages()
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.stages = Stages()
 
     def narrow(self, pool: Pool, count: int, rng: Random) -> None:
         """Stops early where no more than ``count`` are left."""
@@ -127,52 +121,48 @@ class Sidco(ThresholdEstimator):
                 break
         self.stages.adapt(pool.count / count, share)
 
-    def state(self) -> dict[str, float]:
+    def state(self) -> dict[str, Any]:
         """Number of stages, and what it is to be adapted by."""
         return self.stages.state()
 
-    def load(self, state: Mapping[str, float]) -> None:
-        """Restore what ``state`` returned."""
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Continue where ``state`` was taken."""
         self.stages.load(state)
 
     def _threshold(self, pool: Pool, share: float) -> float:
         floor = pool.floor or 0.0
-        if self._fit == "exponential":
+        if self.fit == "exponential":
             return floor + exponential(max(0.0, pool.sum_abs() / pool.count - floor), share)
-        if self._fit == "gamma" and not floor:
+        if self.fit == "gamma" and not floor:
             return _gamma_threshold(pool, share)
-        seen = pool.moments()
-        mean = seen.sum_abs / seen.count
-        variance = seen.sum_squares / seen.count - mean * mean
+        moments = pool.moments()
+        mean = moments.sum_abs / moments.count
+        variance = moments.sum_squares / moments.count - mean * mean
         return floor + pareto(max(0.0, mean - floor), variance, share)
 
 
 def _gamma_threshold(pool: Pool, share: float) -> float:
-    """Return the threshold, from the elements that are not zero: the logarithm of the others is
-    infinite."""
-    seen = pool.moments()
-    share = share * seen.count / seen.nonzero
+    """Return the threshold, from the elements that are not zero: others have no logarithm."""
+    moments = pool.moments()
+    share = share * moments.count / moments.nonzero
     if share >= 1:
         return 0.0
-    return gamma(seen.sum_abs / seen.nonzero, seen.sum_log / seen.nonzero, share)
+    return gamma(moments.sum_abs / moments.nonzero, moments.sum_log / moments.nonzero, share)
 
 
 class SidcoExponential(Sidco):
     """SIDCo-E."""
 
-    def __init__(self) -> None:
-        super().__init__("exponential")
+    name, fit = "sidco-e", "exponential"
 
 
 class SidcoPareto(Sidco):
     """SIDCo-P."""
 
-    def __init__(self) -> None:
-        super().__init__("pareto")
+    name, fit = "sidco-p", "pareto"
 
 
 class SidcoGamma(Sidco):
     """SIDCo-GP."""
 
-    def __init__(self) -> None:
-        super().__init__("gamma")
+    name, fit = "sidco-gp", "gamma"

@@ -6,23 +6,25 @@ Every read is counted, as a share of the whole vector: what a method costs is pa
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import ceil, floor, log
 from random import Random
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from testbed.compress import kernels
-from testbed.compress.base import AccumulatedGradient, Selection, Sparse, Stateless
-from testbed.compress.gradient_stats import element_count
-from testbed.compress.kernels.base import Moments, Operations, Workspace
+from testbed.compress.base import AccumulatedGradient, Given, Selection, Sparse
+from testbed.compress.kernels.base import Moments, Workspace
 from testbed.compress.kernels.compilation import DIGITS
+from testbed.compress.selectors import CountSelector
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from testbed.compress.kernels.torch_ops import Operations
 
 
 LEAST_MAGNITUDE = float(np.finfo(np.float32).smallest_subnormal)
@@ -61,17 +63,16 @@ class ThresholdPosition:
 
 
 def narrowed(
-    operations: Operations, flat: Tensor, rank: int, digit: int, place: ThresholdPosition
+    operations: Operations, flat: Tensor, rank: int, digit: int, position: ThresholdPosition
 ) -> ThresholdPosition:
-    """``place`` of ``rank`` with one digit more: number ``digit`` of the radix select. One pass
-    over ``flat``."""
-    counts = operations.digit_counts(flat, digit, place.bits).numpy()
+    """``position`` of ``rank`` with digit number ``digit`` more; one pass over ``flat``."""
+    counts = operations.digit_counts(flat, digit, position.bits).numpy()
     from_above = counts[::-1].cumsum()
-    steps = int(from_above.searchsorted(rank - place.above))
+    steps = int(from_above.searchsorted(rank - position.above))
     value = counts.size - 1 - steps
     tied = int(counts[value])
-    above = place.above + int(from_above[steps]) - tied
-    return ThresholdPosition(place.bits << DIGITS[digit][1] | value, above, tied)
+    above = position.above + int(from_above[steps]) - tied
+    return ThresholdPosition(position.bits << DIGITS[digit][1] | value, above, tied)
 
 
 def chosen(
@@ -80,18 +81,18 @@ def chosen(
     """Those of ``given`` at or above ``threshold``, in ``space``; one pass over ``given``."""
     import torch
 
-    places, values = operations.choose_from(given.values, threshold, space)
-    room = space.tensor("chosen", places.numel(), given.indices)
-    return Candidates(torch.index_select(given.indices, 0, places, out=room), values)
+    positions, values = operations.select_above(given.values, threshold, space)
+    room = space.tensor("chosen", positions.numel(), given.indices)
+    return Candidates(torch.index_select(given.indices, 0, positions, out=room), values)
 
 
-def parted(given: Candidates, place: ThresholdPosition, count: int) -> Candidates:
-    """The first ``count`` of ``given`` (all at or above ``place``), were ties ordered by their
+def parted(given: Candidates, position: ThresholdPosition, count: int) -> Candidates:
+    """The first ``count`` of ``given`` (all at or above ``position``), were ties ordered by their
     index."""
-    surplus = place.above + place.tied - count
+    surplus = position.above + position.tied - count
     if not surplus:
         return given
-    tied = (given.values.abs() == place.edge(len(DIGITS))).nonzero().flatten()
+    tied = (given.values.abs() == position.edge(len(DIGITS))).nonzero().flatten()
     keep = given.indices.new_ones(given.count).bool()
     keep[tied[tied.numel() - surplus :]] = False
     return Candidates(given.indices[keep], given.values[keep])
@@ -113,22 +114,13 @@ class ProbeWindow:
 
     @classmethod
     def around(cls, count: int, tolerance: float) -> ProbeWindow:
-        """Those that differ from ``count`` by less than the share ``tolerance`` of it, and
-        ``count``."""
+        """Those that differ from ``count`` by less than the share ``tolerance``, and ``count``."""
         tolerance = max(0.0, tolerance - _ROUNDING)
         return cls(max(1, ceil(count * (1 - tolerance))), count, floor(count * (1 + tolerance)))
 
     def holds(self, count: int) -> bool:
         """Return whether ``count`` is one of them."""
         return self.least <= count <= self.most
-
-
-@dataclass(frozen=True, slots=True)
-class Probed:
-    """The outcome of ``probed``; ``threshold`` None: no threshold within the window was found."""
-
-    threshold: float | None
-    probes: int
 
 
 def guessed(given: Candidates, low: float, slope: float, aim: int) -> float:
@@ -145,41 +137,41 @@ def guessed(given: Candidates, low: float, slope: float, aim: int) -> float:
     return float(sample.kthvalue(sample.numel() - rank + 1).values)
 
 
-def probed(
-    count_from: Callable[[float], int],
-    many: tuple[float, int],
-    few: tuple[float, int] | None,
+def probe(
+    count_above: Callable[[float], int],
+    above: tuple[float, int],
+    below: tuple[float, int] | None,
     slope: float,
     window: ProbeWindow,
-) -> Probed:
-    """A threshold between two at or above which there are too ``many`` elements and too ``few``.
+) -> tuple[float | None, int]:
+    """A threshold that leaves a number within the window (None: not found), and probes made.
 
-    Both are given with these numbers. False position: the logarithm of the number is taken to fall
-    in a straight line between them, or, before one with too few is known, by 1 in ``slope``.
+    ``above``: a threshold that leaves too many, and how many; ``below``: one that leaves too few.
+    False position: the logarithm of the number is taken to fall in a straight line between them,
+    or, before one with too few is known, by 1 in ``slope``.
     """
     for probes in range(_PROBES):
-        threshold = rounded(_between(many, few, slope, window.aim))
-        if threshold <= many[0] or (few is not None and threshold >= few[0]):
-            return Probed(None, probes)  # ties lie between
-        found = count_from(threshold)
-        if window.holds(found):
-            return Probed(threshold, probes + 1)
-        if found < window.least:
-            few = (threshold, found)
+        threshold = rounded(_between(above, below, slope, window.aim))
+        if threshold <= above[0] or (below is not None and threshold >= below[0]):
+            return None, probes  # ties lie between
+        count = count_above(threshold)
+        if window.holds(count):
+            return threshold, probes + 1
+        if count < window.least:
+            below = (threshold, count)
         else:
-            slope, many = 2 * slope, (threshold, found)
-    return Probed(None, _PROBES)
+            slope, above = 2 * slope, (threshold, count)
+    return None, _PROBES
 
 
 def _between(
-    many: tuple[float, int], few: tuple[float, int] | None, slope: float, aim: int
+    above: tuple[float, int], below: tuple[float, int] | None, slope: float, aim: int
 ) -> float:
-    """Where the line has come down to ``aim``; half an element stands for none, which has no
-    logarithm."""
-    drop = log(many[1] / aim)
-    if few is None:
-        return many[0] + slope * drop
-    return many[0] + (few[0] - many[0]) * drop / log(many[1] / max(few[1], 0.5))
+    """Where the line has come down to ``aim``; half an element stands for none."""
+    drop = log(above[1] / aim)
+    if below is None:
+        return above[0] + slope * drop
+    return above[0] + (below[0] - above[0]) * drop / log(above[1] / max(below[1], 0.5))
 
 
 def rounded(threshold: float) -> float:
@@ -214,8 +206,7 @@ class Pool:
         self.values: Tensor = given.flat
         self.indices: Tensor | None = None
         self.floor: float | None = 0.0
-        """The magnitude that all elements reach; None where they were not chosen by one
-        threshold."""
+        """The magnitude that all elements reach; None where no single threshold chose them."""
 
     @property
     def count(self) -> int:
@@ -238,11 +229,11 @@ class Pool:
         self.read()
         return self._operations.moments(self.values)
 
-    def count_from(self, threshold: float) -> int:
+    def count_above(self, threshold: float) -> int:
         """How many elements of the whole vector reach ``threshold``."""
         threshold = self._reach(threshold)
         self.read()
-        return self._operations.count_from(self.values, threshold)
+        return self._operations.count_above(self.values, threshold)
 
     def cut(self, threshold: float) -> int:
         """Leave those elements of the whole vector that reach ``threshold``; how many they are.
@@ -253,10 +244,10 @@ class Pool:
         self.read()
         self._side = 1 - self._side
         side = self._buffers.sides[self._side]
-        found, values = self._operations.choose_from(self.values, threshold, side)
+        indices, values = self._operations.select_above(self.values, threshold, side)
         if self.indices is not None:
-            found = self._original(found, side)
-        self.values, self.indices, self.floor = values, found, threshold
+            indices = self._original(indices, side)
+        self.values, self.indices, self.floor = values, indices, threshold
         return self.count
 
     def keep_largest(self, count: int) -> None:
@@ -293,19 +284,18 @@ class Pool:
         if self.floor == self.given.max_abs and self.count > count:
             self.values = self.values[:count]
             self.indices = None if self.indices is None else self.indices[:count]
-        how = Selection(self.passes, self.floor or None, self._ties())
-        return Sparse(self.size, self.indices, self.values, how=how)
+        selection = Selection(self.passes, self.floor or None, self._ties())
+        return Sparse(self.size, self.indices, self.values, selection=selection)
 
     def _ties(self) -> int:
         if not self.floor:
             return 0
         with np.errstate(over="ignore"):  # infinity comes after the greatest number
             above = float(np.nextafter(np.float32(self.floor), np.float32(np.inf)))
-        return max(0, self.count - self._operations.count_from(self.values, above) - 1)
+        return max(0, self.count - self._operations.count_above(self.values, above) - 1)
 
     def _reach(self, threshold: float) -> float:
-        """``threshold`` in float32 and in bounds; those that were cut off come back where it is
-        lower."""
+        """``threshold`` in float32 and in bounds; what was cut off comes back where it is lower."""
         largest = self.given.max_abs
         threshold = max(LEAST, threshold) if threshold < largest else largest  # NaN: the largest
         threshold = min(largest, float(np.float32(threshold)))
@@ -326,16 +316,15 @@ class Pool:
 
 
 def kth_largest(values: Tensor, count: int) -> float:
-    """The ``count``-th largest of ``values`` (float32, 1 ≤ ``count`` ≤ length), which are put in
-    another order."""
+    """The ``count``-th largest of ``values`` (float32, not empty), which are reordered."""
     if values.device.type != "cpu":
         return float(values.topk(count, sorted=False).values.min())
-    array, place = values.numpy(), values.numel() - count
-    array.partition(place)
-    return float(array[place])
+    array, rank = values.numpy(), values.numel() - count
+    array.partition(rank)
+    return float(array[rank])
 
 
-class ThresholdEstimator(Stateless, ABC):
+class ThresholdEstimator(CountSelector[Given]):
     """A selector whose ``narrow`` leaves about as many elements as are asked for.
 
     At least one element of a vector is sent, and no zeros as long as it has anything else. An
@@ -345,20 +334,17 @@ class ThresholdEstimator(Stateless, ABC):
     exact_below: ClassVar[int] = 1024
     """Vectors of fewer elements are too small for statistics: the largest are chosen exactly."""
 
-    def __init__(self) -> None:
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
         self._buffers = Buffers()
 
-    def select(self, given: AccumulatedGradient, density: float, rng: Random) -> Sparse:
-        """Views buffers that the next call reuses. Dense when every element is asked for."""
-        flat = given.flat
-        size = flat.numel()
-        count = element_count(size, density)
-        if count == size:
-            return Sparse(size, None, flat, how=Selection(passes=0.0))
+    def choose(self, given: AccumulatedGradient, count: int, rng: Random) -> Sparse:
+        """About ``count`` elements; one zero of a vector of nothing else."""
         if not given.max_abs:
-            return _first_of(given)
+            index, zero = given.flat.new_zeros(1).long(), given.flat[:1].clone()
+            return Sparse(given.flat.numel(), index, zero, selection=Selection(passes=1.0))
         pool = Pool(given, self._buffers)
-        if size < self.exact_below:
+        if pool.size < self.exact_below:
             pool.keep_largest(count)
         else:
             self.narrow(pool, count, rng)
@@ -366,13 +352,4 @@ class ThresholdEstimator(Stateless, ABC):
 
     @abstractmethod
     def narrow(self, pool: Pool, count: int, rng: Random) -> None:
-        """Leave in ``pool``, which has more than ``count`` elements, what is to be sent; at least
-        one."""
-
-
-def _first_of(given: AccumulatedGradient) -> Sparse:
-    """One zero, of a vector of nothing else."""
-    import torch
-
-    index = torch.zeros(1, dtype=torch.int64, device=given.flat.device)
-    return Sparse(given.flat.numel(), index, given.flat[:1].clone(), how=Selection(passes=1.0))
+        """Leave in ``pool``, which has more than ``count`` elements, what to send; at least one."""

@@ -5,13 +5,14 @@ it), and the selector that sends everything.
 from __future__ import annotations
 
 from random import Random
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from testbed.compress import kernels
-from testbed.compress.base import AccumulatedGradient, Selection, Sparse, Stateless
-from testbed.compress.gradient_stats import check_density, element_count
+from testbed.compress.base import AccumulatedGradient, Options, Selection, Selector, Sparse
+from testbed.compress.gradient_stats import check_density
 from testbed.compress.kernels.base import Workspace
 from testbed.compress.kernels.compilation import DIGITS
+from testbed.compress.selectors import CountSelector
 from testbed.compress.selectors.threshold_search import (
     Candidates,
     ThresholdPosition,
@@ -29,23 +30,21 @@ PASSES = 3.0
 used."""
 
 
-class TopK(Stateless):
+class TopK(CountSelector[Options]):
     """The ``round(density · n)`` elements of greatest magnitude; of equal ones the first in the
     vector.
 
     The rule for ties makes the choice a function of the vector alone, on every device.
     """
 
-    def select(self, given: AccumulatedGradient, density: float, rng: Random) -> Sparse:
-        """Dense when every element is asked for."""
+    name = "topk"
+
+    def choose(self, given: AccumulatedGradient, count: int, rng: Random) -> Sparse:
+        """Choose by ``torch.topk``."""
         del rng
         flat = given.flat
-        size = flat.numel()
-        count = element_count(size, density)
-        if count == size:
-            return Sparse(size, None, flat, how=Selection(passes=0.0))
-        indices, how = _largest(flat.abs(), count)
-        return Sparse(size, indices, flat[indices], how=how)
+        indices, selection = _largest(flat.abs(), count)
+        return Sparse(flat.numel(), indices, flat[indices], selection=selection)
 
 
 def _largest(magnitudes: Tensor, count: int) -> tuple[Tensor, Selection]:
@@ -61,19 +60,20 @@ def _largest(magnitudes: Tensor, count: int) -> tuple[Tensor, Selection]:
     return indices, Selection(PASSES, float(threshold), tied.numel() - 1)
 
 
-class Dense(Stateless):
+class Dense(Selector[Options]):
     """All elements, whatever the density."""
 
-    takes_density: ClassVar[bool] = False
+    name = "dense"
+    takes_density = False
 
     def select(self, given: AccumulatedGradient, density: float, rng: Random) -> Sparse:
         """The values are the given vector itself, not a copy."""
         del rng
         check_density(density)
-        return Sparse(given.flat.numel(), None, given.flat, how=Selection(passes=0.0))
+        return Sparse(given.flat.numel(), None, given.flat, selection=Selection(passes=0.0))
 
 
-class Radix(Stateless):
+class Radix(CountSelector[Options]):
     """The ``round(density · n)`` elements of greatest magnitude; of equal ones the first, as
     ``TopK``.
 
@@ -83,25 +83,22 @@ class Radix(Stateless):
     digits is looked for among these.
     """
 
-    def __init__(self) -> None:
+    name = "radix"
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
         self._left, self._kept = Workspace(), Workspace()
 
-    def select(self, given: AccumulatedGradient, density: float, rng: Random) -> Sparse:
-        """Dense when every element is asked for. The statistics are not used."""
+    def choose(self, given: AccumulatedGradient, count: int, rng: Random) -> Sparse:
+        """The statistics are not used."""
         del rng
-        flat = given.flat
-        size = flat.numel()
-        count = element_count(size, density)
-        if count == size:
-            return Sparse(size, None, flat, how=Selection(passes=0.0))
-        operations = kernels.of(flat)
-        place = narrowed(operations, flat, count, 0, ThresholdPosition())
-        left = Candidates(*operations.choose_from(flat, place.edge(1), self._left))
+        flat, operations = given.flat, kernels.of(given.flat)
+        position = narrowed(operations, flat, count, 0, ThresholdPosition())
+        left = Candidates(*operations.select_above(flat, position.edge(1), self._left))
         for digit in range(1, len(DIGITS)):
-            place = narrowed(operations, left.values, count, digit, place)
-        threshold = place.edge(len(DIGITS))
-        sent = parted(chosen(operations, left, threshold, self._kept), place, count)
-        passes = 2 + len(DIGITS) * left.count / size
-        return Sparse(
-            size, sent.indices, sent.values, how=Selection(passes, threshold, place.tied - 1)
-        )
+            position = narrowed(operations, left.values, count, digit, position)
+        threshold = position.edge(len(DIGITS))
+        sent = parted(chosen(operations, left, threshold, self._kept), position, count)
+        passes = 2 + len(DIGITS) * left.count / flat.numel()
+        selection = Selection(passes, threshold, position.tied - 1)
+        return Sparse(flat.numel(), sent.indices, sent.values, selection=selection)

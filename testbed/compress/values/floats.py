@@ -4,26 +4,19 @@ bits of precision.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random
-from typing import Any, ClassVar
 
 import numpy as np
 
-from testbed.compress.base import Allocator, BufferPool, Bytes, Floats, Stateless, fresh
-from testbed.compress.layout import Layout
+from testbed.compress.base import Allocator, Bytes, Floats, Options, Values, allocate
 from testbed.compress.values.section import expect, usable
 from testbed.errors import WireError
 
 
-class Fp32(Stateless):
+class Fp32(Values[Options]):
     """32 bits each, little-endian. Nothing is lost."""
 
-    code: ClassVar[int] = 0
-    keeps_zero: ClassVar[bool] = True
-
-    def __init__(self, layout: Layout) -> None:
-        del layout
+    name, code = "fp32", 0
 
     def section_bytes(self, count: int) -> int:
         """Four for each."""
@@ -36,7 +29,7 @@ class Fp32(Stateless):
         return values
 
     @classmethod
-    def read(cls, section: Bytes, count: int, room: Allocator = fresh) -> Floats:
+    def read(cls, section: Bytes, count: int, room: Allocator = allocate) -> Floats:
         """A view of ``section`` where it is writable and aligned, else a copy."""
         if section.size != 4 * count:
             raise WireError(f"{section.size} B for {count} float32 values")
@@ -48,36 +41,38 @@ class Fp32(Stateless):
         return out
 
 
-class _Half(Stateless):
-    """Rounded to the nearest, ties to even; never to infinity."""
-
-    keeps_zero: ClassVar[bool] = True
-
-    def __init__(self, layout: Layout) -> None:
-        del layout
-        self._scratch = BufferPool()
+class _Half(Values[Options]):
+    """Rounded to the nearest, ties to even; never to infinity. Loops are found by the name."""
 
     def section_bytes(self, count: int) -> int:
         """Two for each."""
         return 2 * count
 
-    def _written(self, values: Floats, section: Bytes, loop: Callable[..., Any]) -> Floats:
-        from testbed.compress.kernels import cpu
+    def write(self, values: Floats, section: Bytes, rng: Random) -> Floats:
+        """One pass."""
+        from testbed.compress.kernels import cpu, float_codecs
 
-        given, held = usable(values, np.float32), section.view("<u2")
-        halves, kept = usable(held, np.uint16), self._scratch.array("kept", given.size, np.float32)
+        del rng
+        loop = getattr(float_codecs, f"{self.name}_write")
+        given, target = usable(values, np.float32), section.view("<u2")
+        halves, kept = (
+            usable(target, np.uint16),
+            self._scratch.array("kept", given.size, np.float32),
+        )
         cpu.over(given.size, lambda _, a, b: loop(given[a:b], halves[a:b], kept[a:b]))
-        if halves is not held:  # the section lies at an odd address
-            held[:] = halves
+        if halves is not target:  # the section lies at an odd address
+            target[:] = halves
         return kept
 
-    @staticmethod
-    def _read(section: Bytes, count: int, room: Allocator, loop: Callable[..., Any]) -> Floats:
-        from testbed.compress.kernels import cpu as pool
+    @classmethod
+    def read(cls, section: Bytes, count: int, room: Allocator = allocate) -> Floats:
+        """Exact."""
+        from testbed.compress.kernels import cpu, float_codecs
 
+        loop = getattr(float_codecs, f"{cls.name}_read")
         expect(section, 2 * count, count)
         halves, out = usable(section.view("<u2"), np.uint16), room(count)
-        if not all(pool.over(count, lambda _, a, b: loop(halves[a:b], out[a:b]))):
+        if not all(cpu.over(count, lambda _, a, b: loop(halves[a:b], out[a:b]))):
             raise WireError("a value is not finite")
         return out
 
@@ -88,21 +83,7 @@ class Fp16(_Half):
     What is beyond ±65504 is sent as that: the rest counts as not sent, and error feedback keeps it.
     """
 
-    code: ClassVar[int] = 1
-
-    def write(self, values: Floats, section: Bytes, rng: Random) -> Floats:
-        """One pass."""
-        from testbed.compress.kernels import float_codecs
-
-        del rng
-        return self._written(values, section, float_codecs.fp16_write)
-
-    @classmethod
-    def read(cls, section: Bytes, count: int, room: Allocator = fresh) -> Floats:
-        """Exact."""
-        from testbed.compress.kernels import float_codecs as loops_half
-
-        return cls._read(section, count, room, loops_half.fp16_read)
+    name, code = "fp16", 1
 
 
 class Bf16(_Half):
@@ -112,18 +93,4 @@ class Bf16(_Half):
     sent.
     """
 
-    code: ClassVar[int] = 2
-
-    def write(self, values: Floats, section: Bytes, rng: Random) -> Floats:
-        """One pass."""
-        from testbed.compress.kernels import float_codecs as loops_half
-
-        del rng
-        return self._written(values, section, loops_half.bf16_write)
-
-    @classmethod
-    def read(cls, section: Bytes, count: int, room: Allocator = fresh) -> Floats:
-        """Exact."""
-        from testbed.compress.kernels import float_codecs as loops_half
-
-        return cls._read(section, count, room, loops_half.bf16_read)
+    name, code = "bf16", 2

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from random import Random
-from typing import ClassVar
+from collections.abc import Sequence
 
 import numpy as np
 
-from testbed.compress.base import Allocator, BufferPool, Bytes, Floats, Stateless, fresh
-from testbed.compress.layout import Layout
-from testbed.compress.values import section as values_section
-from testbed.compress.values.section import WORD, pieces, put, usable
-
-_HEAD = WORD
+from testbed.compress.base import Bytes, Floats
+from testbed.compress.values.section import BucketScaleOptions, BucketValues, Draw
 
 
-class Int8(Stateless):
+class Int8(BucketValues[BucketScaleOptions]):
     """Level q = round(127·x/max|x|), ties to even, within each bucket; read as q·max|x|/127.
 
     8 + 32/bucket bits each. An element is off by max|x|/254 at most, and the greatest of a bucket
@@ -25,53 +20,32 @@ class Int8(Stateless):
     Section: bucket uint32; max|x| of each bucket, float32; q of each value, int8 from −127 to 127.
     """
 
-    code: ClassVar[int] = 3
-    keeps_zero: ClassVar[bool] = True
-
-    def __init__(self, layout: Layout, bucket: int = 512) -> None:
-        del layout
-        self._bucket = values_section.bucket_size("int8", bucket)
-        self._scratch = BufferPool()
-
-    def section_bytes(self, count: int) -> int:
-        """One for each value, four for each bucket, and four."""
-        return _HEAD + WORD * pieces(count, self._bucket) + count
-
-    def write(self, values: Floats, section: Bytes, rng: Random) -> Floats:
-        """One pass."""
-        from testbed.compress.kernels import cpu, float_codecs
-
-        del rng
-        given, bucket = usable(values, np.float32), self._bucket
-        peaks = self._scratch.array("peaks", pieces(given.size, bucket), np.float32)
-        kept = self._scratch.array("kept", given.size, np.float32)
-        levels = section[_HEAD + peaks.nbytes :].view(np.int8)
-
-        def part(_: int, a: int, b: int) -> None:
-            own = peaks[a // bucket : pieces(b, bucket)]
-            float_codecs.write(given[a:b], bucket, own, levels[a:b], kept[a:b])
-
-        cpu.over(given.size, part)
-        put(section, 0, np.array([bucket], np.uint32))
-        put(section, _HEAD, peaks)
-        return kept
+    name, model, code = "int8", BucketScaleOptions, 3
 
     @classmethod
-    def read(cls, section: Bytes, count: int, room: Allocator = fresh) -> Floats:
+    def code_bits(cls, parameter: int) -> int:
+        """Eight."""
+        del parameter
+        return 8
+
+    def encode_part(
+        self, values: Floats, scales: Sequence[Floats], codes: Bytes, kept: Floats, draw: Draw
+    ) -> None:
+        """Divide by the greatest magnitude."""
+        from testbed.compress.kernels import float_codecs
+
+        del draw
+        float_codecs.write(values, self.options.bucket, scales[0], codes.view(np.int8), kept)
+
+    @classmethod
+    def decode_part(
+        cls, codes: Bytes, head: Sequence[int], scales: Sequence[Floats], out: Floats
+    ) -> int:
         """Levels times a 127th of their bucket's scale."""
-        from testbed.compress.kernels import cpu as pool
-        from testbed.compress.kernels import float_codecs as loops_int8
+        from testbed.compress.kernels import float_codecs
 
-        bucket = values_section.bucket_in(section)
-        buckets = pieces(count, bucket)
-        values_section.expect(section, _HEAD + WORD * buckets + count, count)
-        peaks = values_section.scales(section, _HEAD, buckets)
-        levels = usable(section[_HEAD + peaks.nbytes :].view(np.int8), np.int8)
-        out = room(count)
+        return float_codecs.read(codes.view(np.int8), head[0], scales[0], out)
 
-        def part(_: int, a: int, b: int) -> int:
-            own = peaks[a // bucket : pieces(b, bucket)]
-            return loops_int8.read(levels[a:b], bucket, own, out[a:b])
-
-        values_section.all_right(pool.over(count, part))
-        return out
+    @property
+    def _draws(self) -> bool:
+        return False

@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from random import Random
-from typing import Any, ClassVar
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
-from testbed.compress.base import Allocator, BufferPool, Bytes, Floats, fresh, whole_number
+from testbed.compress.base import Allocator, Bytes, Floats, Options, Values, allocate
 from testbed.compress.layout import Layout, Part
 from testbed.compress.values.section import WORD, expect, numbers, put, usable
 from testbed.compress.values.sign import check_shapes
@@ -42,8 +43,7 @@ class Shape:
 
     @classmethod
     def of(cls, part: Part, rank: int) -> Shape:
-        """``rank`` where factors are shorter. Raises InputError for dimensions that do not fit 32
-        bits."""
+        """``rank`` where factors are shorter. Raises InputError for dimensions beyond 32 bits."""
         rows, columns = part.rows
         if max(rows, columns) >= _LONGEST:
             raise InputError(f"parameter {part.name!r} is too long for value coding 'lowrank'")
@@ -73,8 +73,7 @@ def put_shapes(section: Bytes, shapes: list[Shape]) -> int:
 
 
 def read_shapes(section: Bytes, count: int) -> list[Shape]:
-    """Raises WireError unless they have ``count`` elements and the section is as long as they
-    say."""
+    """Raises WireError unless they have ``count`` elements and the section has their length."""
     (matrices,) = numbers(section, 0, 1)
     if section.size < _HEAD + _SHAPE * matrices:
         raise WireError(f"{matrices} matrices in a value section of {section.size} B")
@@ -89,8 +88,7 @@ def read_shapes(section: Bytes, count: int) -> list[Shape]:
 
 
 def read_factors(section: Bytes, at: int, shape: Shape) -> tuple[Floats, Floats]:
-    """P (rank, rows) and Q (rank, columns). Raises WireError for entries of which no sum need be
-    finite."""
+    """P (rank, rows) and Q (rank, columns). Raises WireError where a sum might not be finite."""
     middle = at + WORD * shape.rank * shape.rows
     left = section[at:middle].view("<f4").astype(np.float32)
     right = section[middle : at + WORD * shape.numbers].view("<f4").astype(np.float32)
@@ -107,7 +105,13 @@ def read_whole(section: Bytes, at: int, shape: Shape) -> Floats:
     return matrix.reshape(shape.rows, shape.columns)
 
 
-class LowRank:
+class LowRankOptions(Options):
+    """Options of ``lowrank``."""
+
+    rank: Annotated[int, Field(ge=1, le=MOST)] = Field(2, description="Rank of the products (r).")
+
+
+class LowRank(Values[LowRankOptions]):
     """M ≈ P·Qᵀ of rank r, by one power iteration from the last step's Q (Vogels et al., NeurIPS
     2019).
 
@@ -126,17 +130,16 @@ class LowRank:
     Section: ``factors``. Every element of the bucket must be sent.
     """
 
-    code: ClassVar[int] = 10
-    keeps_zero: ClassVar[bool] = False
+    name, model, code = "lowrank", LowRankOptions, 10
+    keeps_zero = False
 
-    def __init__(self, layout: Layout, rank: int = 2) -> None:
-        rank = whole_number("value coding 'lowrank': rank", rank, 1, MOST)
+    def __init__(self, layout: Layout, **options: Any) -> None:
+        super().__init__(layout, **options)
         self._size = layout.size
         self._parts = [part for part in layout if part.size]
-        self._shapes = [Shape.of(part, rank) for part in self._parts]
+        self._shapes = [Shape.of(part, self.options.rank) for part in self._parts]
         self._bytes = section_bytes(self._shapes)
         self._rights: dict[str, Floats] = {}
-        self._scratch = BufferPool()
 
     def section_bytes(self, count: int) -> int:
         """Follows from the layout. Raises InputError unless all elements are sent."""
@@ -157,32 +160,32 @@ class LowRank:
         kept = self._scratch.array("kept", given.size, np.float32)
         at, drawn = put_shapes(section, self._shapes), 0
         for part, shape in zip(self._parts, self._shapes, strict=True):
-            place = slice(part.offset, part.offset + part.size)
+            own = slice(part.offset, part.offset + part.size)
             if not shape.rank:
-                kept[place] = given[place]
-                at = put(section, at, given[place])
+                kept[own] = given[own]
+                at = put(section, at, given[own])
                 continue
-            matrix = given[place].reshape(shape.rows, shape.columns)
+            matrix = given[own].reshape(shape.rows, shape.columns)
             left, right = self._factors(part.name, matrix, shape, (seed, drawn))
             drawn += right.size
             at = put(section, put(section, at, left.ravel()), right.ravel())
-            lowrank.product(left, right, kept[place].reshape(matrix.shape))
+            lowrank.product(left, right, kept[own].reshape(matrix.shape))
         return kept
 
     @classmethod
-    def read(cls, section: Bytes, count: int, room: Allocator = fresh) -> Floats:
+    def read(cls, section: Bytes, count: int, room: Allocator = allocate) -> Floats:
         """The products, and what was sent as it is."""
-        from testbed.compress.kernels import lowrank as loops_lowrank
+        from testbed.compress.kernels import lowrank
 
         shapes = read_shapes(section, count)
         out, done = room(count), 0
         at = section.size - sum(4 * shape.numbers for shape in shapes)
         for shape in shapes:
-            held = out[done : done + shape.size].reshape(shape.rows, shape.columns)
+            matrix = out[done : done + shape.size].reshape(shape.rows, shape.columns)
             if shape.rank:
-                loops_lowrank.product(*read_factors(section, at, shape), held)
+                lowrank.product(*read_factors(section, at, shape), matrix)
             else:
-                held[:] = read_whole(section, at, shape)
+                matrix[:] = read_whole(section, at, shape)
             done, at = done + shape.size, at + 4 * shape.numbers
         return out
 
@@ -194,9 +197,10 @@ class LowRank:
     def load(self, state: Mapping[str, Any]) -> None:
         """Take over what fits; a matrix without one, or of another rank, begins anew."""
         for part, shape in zip(self._parts, self._shapes, strict=True):
-            held = np.asarray(state.get(part.name, ()), np.float32)
-            if shape.rank and held.shape == (shape.rank, shape.columns) and np.isfinite(held).all():
-                self._rights[part.name] = held.copy()
+            right = np.asarray(state.get(part.name, ()), np.float32)
+            fits = right.shape == (shape.rank, shape.columns) and np.isfinite(right).all()
+            if shape.rank and fits:
+                self._rights[part.name] = right.copy()
 
     def _factors(
         self, name: str, matrix: Floats, shape: Shape, drawn: tuple[int, int]
@@ -205,15 +209,15 @@ class LowRank:
 
         ``drawn``: a seed, and how many of its numbers belong to other matrices.
         """
-        from testbed.compress.kernels import lowrank as loops_lowrank
+        from testbed.compress.kernels import lowrank
 
         lefts, left = self._room("left", (shape.rank, shape.rows))
         rights, right = self._room("right", (shape.rank, shape.columns))
         rights[:] = self._start(name, right.shape, drawn)
-        loops_lowrank.times(matrix, rights, lefts)
-        loops_lowrank.orthonormal(lefts)
+        lowrank.times(matrix, rights, lefts)
+        lowrank.orthonormal(lefts)
         left[:] = lefts
-        loops_lowrank.times_transposed(matrix, left, rights)
+        lowrank.times_transposed(matrix, left, rights)
         limit = LIMIT / shape.rank
         np.clip(rights, -limit, limit, out=right, casting="same_kind")
         lengths = np.sqrt(np.square(rights).sum(axis=1, keepdims=True))
@@ -222,17 +226,16 @@ class LowRank:
         return left, right
 
     def _start(self, name: str, shape: tuple[int, ...], drawn: tuple[int, int]) -> Floats:
-        """The last Q; numbers from [−1, 1) in the place of rows that are missing, or that became
-        0."""
+        """The last Q; numbers from [−1, 1) in the place of rows that are missing or 0."""
         from testbed.compress.kernels import random_loops
 
-        held = self._rights.setdefault(name, np.zeros(shape, np.float32))
-        dead = ~held.any(axis=1)
+        right = self._rights.setdefault(name, np.zeros(shape, np.float32))
+        dead = ~right.any(axis=1)
         if dead.any():
-            shares = np.empty(held.size, np.float32)
+            shares = np.empty(right.size, np.float32)
             random_loops.fill(np.uint64(drawn[0]), drawn[1], shares)
-            held[dead] = (2.0 * shares - 1.0).reshape(shape)[dead]
-        return held
+            right[dead] = (2.0 * shares - 1.0).reshape(shape)[dead]
+        return right
 
     def _room(self, name: str, shape: tuple[int, int]) -> tuple[NDArray[np.float64], Floats]:
         """The same in float64 and in float32."""

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
-from testbed.compress.base import Allocator, BufferPool, Bytes, Floats, Stateless, fresh
-from testbed.compress.layout import Layout
+from testbed.compress.base import Allocator, Bytes, Floats, Options, Values, allocate
 from testbed.compress.values.section import expect, usable
 from testbed.errors import WireError
 
@@ -19,7 +17,7 @@ _GREATEST = 254
 """Biased exponent of 2¹²⁷."""
 
 
-class Natural(Stateless):
+class Natural(Values[Options]):
     """2^e·(1 + f) becomes 2^(e+1) with probability f, else 2^e (Horváth et al., 2019).
 
     The expected value is x, and E|C(x)|² ≤ 9/8·x². Sign and exponent are 9 bits; here they are 8,
@@ -31,12 +29,7 @@ class Natural(Stateless):
     each.
     """
 
-    code: ClassVar[int] = 8
-    keeps_zero: ClassVar[bool] = True
-
-    def __init__(self, layout: Layout) -> None:
-        del layout
-        self._scratch = BufferPool()
+    name, code = "natural", 8
 
     def section_bytes(self, count: int) -> int:
         """One for each, and one."""
@@ -59,18 +52,17 @@ class Natural(Stateless):
         return kept
 
     @classmethod
-    def read(cls, section: Bytes, count: int, room: Allocator = fresh) -> Floats:
+    def read(cls, section: Bytes, count: int, room: Allocator = allocate) -> Floats:
         """Exact."""
-        from testbed.compress.kernels import cpu as pool
-        from testbed.compress.kernels import float_codecs as loops_half
+        from testbed.compress.kernels import cpu, float_codecs
 
         expect(section, _HEAD + count, count)
         floor = int(section[0])
         if floor > _GREATEST - _POWERS:
             raise WireError(f"powers of two from 2^{floor - 126} on go beyond float32")
         codes, out = usable(section[_HEAD:], np.uint8), room(count)
-        greatest = pool.over(
-            count, lambda _, a, b: int(loops_half.natural_read(codes[a:b], floor, out[a:b]))
+        greatest = cpu.over(
+            count, lambda _, a, b: int(float_codecs.natural_read(codes[a:b], floor, out[a:b]))
         )
         if min(greatest) < 0:
             raise WireError("a value is −0")

@@ -4,16 +4,33 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from random import Random
-from typing import ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
-from testbed.compress.base import Allocator, BufferPool, Bytes, Floats, Stateless, fresh
+from testbed.compress.base import (
+    Allocator,
+    Bytes,
+    Floats,
+    Options,
+    PositiveFloat32,
+    Values,
+    allocate,
+)
 from testbed.compress.kernels.compilation import CHUNK
 from testbed.compress.layout import Layout
-from testbed.compress.values import section as values_section
-from testbed.compress.values.section import WORD, pieces, put, usable
+from testbed.compress.values.section import (
+    WORD,
+    expect,
+    no_remainder,
+    numbers,
+    pieces,
+    put,
+    scales,
+    usable,
+)
 from testbed.errors import InputError, WireError
 
 Lengths = NDArray[np.int64]
@@ -81,14 +98,13 @@ class ValueGroups:
 
     def spread(self, means: Floats, body: Bytes, out: Floats) -> Lengths:
         """Set ``out`` to each value's mean, by its sign bit; returns ``both_counts``."""
-        from testbed.compress.kernels import cpu as pool
-        from testbed.compress.kernels import sign_codecs as loops_signs
+        from testbed.compress.kernels import cpu, sign_codecs
 
         own, negative = means[self.owners], np.zeros(len(self.owners), np.int64)
 
         def part(_: int, a: int, b: int) -> None:
             first, last = np.searchsorted(self.edges, (a, b))
-            loops_signs.read(
+            sign_codecs.read(
                 body[a // 8 : -(-b // 8)],
                 a,
                 self.edges[first : last + 1],
@@ -97,7 +113,7 @@ class ValueGroups:
                 out[a:b],
             )
 
-        pool.over(out.size, part)
+        cpu.over(out.size, part)
         return self.both_counts(negative)
 
 
@@ -112,7 +128,15 @@ def check_shapes(rows: NDArray[np.uint64], columns: NDArray[np.uint64], count: i
 _HEAD = WORD
 
 
-class Sign(Stateless):
+class SignOptions(Options):
+    """Options of ``sign``."""
+
+    scale: Literal["mean", "one"] | PositiveFloat32 = Field(
+        "mean", description="Of the signs: the mean magnitude, 1, or a number."
+    )
+
+
+class Sign(Values[SignOptions]):
     """The sign of each value, that of 0 being +, times a scale: 1 + 32/N bits each.
 
     ``scale="mean"``: ‖p‖₁/N (EF-signSGD, Karimireddy et al., ICML 2019). ``"one"``: 1 (signSGD,
@@ -123,13 +147,8 @@ class Sign(Stateless):
     byte first.
     """
 
-    code: ClassVar[int] = 5
-    keeps_zero: ClassVar[bool] = False
-
-    def __init__(self, layout: Layout, scale: Literal["mean", "one"] | float = "mean") -> None:
-        del layout
-        self._scale = _given_scale(scale)
-        self._scratch = BufferPool()
+    name, model, code = "sign", SignOptions, 5
+    keeps_zero = False
 
     def section_bytes(self, count: int) -> int:
         """A bit for each, and four bytes."""
@@ -142,11 +161,12 @@ class Sign(Stateless):
         del rng
         given, body = usable(values, np.float32), section[_HEAD:]
         whole = ValueGroups.whole(given.size)
-        if self._scale is None:
+        given_scale = self.options.scale
+        if given_scale == "mean":
             _, sums = whole.measure(given, body)
             scale = np.float32((sums[0, 0] - sums[0, 1]) / max(given.size, 1))
         else:
-            scale = self._scale
+            scale = np.float32(1.0 if given_scale == "one" else given_scale)
             cpu.over(
                 given.size,
                 lambda _, a, b: sign_codecs.write(given[a:b], body[a // 8 : pieces(b, 8)]),
@@ -159,12 +179,12 @@ class Sign(Stateless):
         return kept
 
     @classmethod
-    def read(cls, section: Bytes, count: int, room: Allocator = fresh) -> Floats:
+    def read(cls, section: Bytes, count: int, room: Allocator = allocate) -> Floats:
         """± the scale."""
-        values_section.expect(section, _HEAD + pieces(count, 8), count)
-        (scale,) = values_section.scales(section, 0, 1)
+        expect(section, _HEAD + pieces(count, 8), count)
+        (scale,) = scales(section, 0, 1)
         body, out = usable(section[_HEAD:], np.uint8), room(count)
-        values_section.no_remainder(body, count)
+        no_remainder(body, count)
         means = np.array([[scale, -scale]], np.float32)
         counts = ValueGroups.whole(count).spread(means, body, out)
         if scale == 0.0 and counts[0, 1]:
@@ -172,27 +192,17 @@ class Sign(Stateless):
         return out
 
 
-def _given_scale(scale: object) -> np.float32 | None:
-    """None for the mean."""
-    if scale == "mean":
-        return None
-    if scale == "one":
-        return np.float32(1.0)
-    if isinstance(scale, int | float) and not isinstance(scale, bool):
-        with np.errstate(over="ignore"):
-            rounded = np.float32(scale)
-        if 0.0 < rounded < np.inf:
-            return rounded
-    raise InputError(
-        f"value coding 'sign': scale {scale!r} is neither 'mean' nor 'one' nor a positive float32"
-    )
-
-
 _SHAPE = 2 * WORD
 _MEANS = 2 * WORD
 
 
-class OneBit(Stateless):
+class OneBitOptions(Options):
+    """Options of ``onebit``."""
+
+    per: Literal["tensor", "row"] = Field("tensor", description="Values that share two means.")
+
+
+class OneBit(Values[OneBitOptions]):
     """Values that are not below 0 become their mean, the others theirs (Seide et al., Interspeech
     2014).
 
@@ -205,21 +215,18 @@ class OneBit(Stateless):
     group the mean of what is not below 0 and of what is, float32; bits as in ``sign``.
     """
 
-    code: ClassVar[int] = 4
-    keeps_zero: ClassVar[bool] = False
+    name, model, code = "onebit", OneBitOptions, 4
+    keeps_zero = False
 
-    def __init__(self, layout: Layout, per: Literal["tensor", "row"] = "tensor") -> None:
-        if per not in ("tensor", "row"):
-            raise InputError(
-                f"value coding 'onebit': unknown per {per!r}", hint="Known: tensor, row"
-            )
-        shapes = [part.rows for part in layout if part.size] if per == "row" else []
+    def __init__(self, layout: Layout, **options: Any) -> None:
+        super().__init__(layout, **options)
+        by_row = self.options.per == "row"
+        shapes = [part.rows for part in layout if part.size] if by_row else []
         if max((max(shape) for shape in shapes), default=0) >= 1 << 32:
             raise InputError("value coding 'onebit': a parameter is too long for per 'row'")
         self._shapes = np.array(shapes, np.uint32).reshape(-1, 2)
         self._size = layout.size
         self._rows = ValueGroups.of(_lengths(self._shapes)) if shapes else None
-        self._scratch = BufferPool()
 
     def section_bytes(self, count: int) -> int:
         """A bit for each value, eight bytes for each group and each matrix, and four."""
@@ -246,15 +253,15 @@ class OneBit(Stateless):
         return ValueGroups.whole(count), self._shapes[:0]
 
     @classmethod
-    def read(cls, section: Bytes, count: int, room: Allocator = fresh) -> Floats:
+    def read(cls, section: Bytes, count: int, room: Allocator = allocate) -> Floats:
         """Every value's mean."""
         groups, start = _read_groups(section, count)
         end = start + _MEANS * groups.count
-        means = values_section.scales(section, start, 2 * groups.count, signed=True).reshape(-1, 2)
+        means = scales(section, start, 2 * groups.count, signed=True).reshape(-1, 2)
         if (means[:, 0] < 0.0).any() or (means[:, 1] > 0.0).any():
             raise WireError("a mean has the wrong sign")
         body, out = usable(section[end:], np.uint8), room(count)
-        values_section.no_remainder(body, count)
+        no_remainder(body, count)
         counts = groups.spread(means, body, out)
         if means[counts == 0].any():
             raise WireError("a group without values has a mean")
@@ -262,19 +269,18 @@ class OneBit(Stateless):
 
 
 def _read_groups(section: Bytes, count: int) -> tuple[ValueGroups, int]:
-    """And where their means begin. Nothing is made of them before the section is known to be long
-    enough."""
-    (matrices,) = values_section.numbers(section, 0, 1)
+    """And where their means begin. Nothing is made of them before the length is known."""
+    (matrices,) = numbers(section, 0, 1)
     end = _HEAD + _SHAPE * matrices
     if not matrices:
-        values_section.expect(section, end + _MEANS + pieces(count, 8), count)
+        expect(section, end + _MEANS + pieces(count, 8), count)
         return ValueGroups.whole(count), end
     if section.size < end:
         raise WireError(f"{matrices} matrices in a value section of {section.size} B")
     shapes = section[_HEAD:end].view("<u4").reshape(-1, 2)
     rows, columns = shapes.astype(np.uint64).T
     check_shapes(rows, columns, count)
-    values_section.expect(section, end + _MEANS * int(rows.sum()) + pieces(count, 8), count)
+    expect(section, end + _MEANS * int(rows.sum()) + pieces(count, 8), count)
     return ValueGroups.of(_lengths(shapes)), end
 
 

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from math import fsum, sqrt
 from random import Random
-from typing import ClassVar
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field
 
-from testbed.compress.base import Allocator, BufferPool, Bytes, Floats, Stateless, fresh
-from testbed.compress.layout import Layout
-from testbed.compress.values import section as values_section
-from testbed.compress.values.section import WORD, pieces, put, usable
-from testbed.errors import InputError, WireError
+from testbed.compress.base import Allocator, Bytes, Floats, Options, Values, allocate
+from testbed.compress.values.section import WORD, expect, pieces, put, scales, usable
+from testbed.errors import WireError
 
 _HEAD = WORD
 
 
-class Ternary(Stateless):
+class TernaryOptions(Options):
+    """Options of ``ternary``."""
+
+    clip: Annotated[float, Field(gt=0.0)] | None = Field(
+        2.5, description="Standard deviations at which values are cut off; null: not at all."
+    )
+
+
+class Ternary(Values[TernaryOptions]):
     """x becomes s·sign(x) with probability |x|/s, else 0; s = max|x| (Wen et al., NIPS 2017).
 
     Before that, values are cut off at ±``clip``·σ, without which one great element makes all others
@@ -30,19 +37,7 @@ class Ternary(Stateless):
     Section: s, float32; bytes d₀ + 3·d₁ + 9·d₂ + 27·d₃ + 81·d₄, where d is 0, 1 for +s, 2 for −s.
     """
 
-    code: ClassVar[int] = 6
-    keeps_zero: ClassVar[bool] = True
-
-    def __init__(self, layout: Layout, clip: float | None = 2.5) -> None:
-        del layout
-        number = isinstance(clip, int | float) and not isinstance(clip, bool)
-        if clip is not None and not (number and 0.0 < clip < float("inf")):
-            raise InputError(
-                f"value coding 'ternary': clip {clip!r} is not a positive number",
-                hint="It counts standard deviations; null leaves everything as it is",
-            )
-        self._clip = clip
-        self._scratch = BufferPool()
+    name, model, code = "ternary", TernaryOptions, 6
 
     def section_bytes(self, count: int) -> int:
         """A byte for five, and four."""
@@ -71,37 +66,35 @@ class Ternary(Stateless):
 
     def _scale(self, values: Floats) -> np.float32:
         """The greatest magnitude after clipping."""
-        from testbed.compress.kernels import cpu as pool
-        from testbed.compress.kernels import sign_codecs as loops_ternary
+        from testbed.compress.kernels import cpu, sign_codecs
         from testbed.compress.kernels.compilation import CHUNK, chunks
 
         sums, tops = np.zeros(chunks(values.size)), np.zeros(chunks(values.size), np.int32)
 
         def part(_: int, a: int, b: int) -> None:
             own = slice(a // CHUNK, chunks(b))
-            loops_ternary.measure_ternary(values[a:b], sums[own], tops[own])
+            sign_codecs.measure_ternary(values[a:b], sums[own], tops[own])
 
-        pool.over(values.size, part)
+        cpu.over(values.size, part)
         greatest: np.float32 = tops.max(initial=0).astype(np.int32).view(np.float32)
-        if self._clip is None or not values.size:
+        if self.options.clip is None or not values.size:
             return greatest
-        limit = self._clip * sqrt(fsum(sums) / values.size)
+        limit = self.options.clip * sqrt(fsum(sums) / values.size)
         return np.float32(min(limit, float(greatest)))
 
     @classmethod
-    def read(cls, section: Bytes, count: int, room: Allocator = fresh) -> Floats:
+    def read(cls, section: Bytes, count: int, room: Allocator = allocate) -> Floats:
         """0 or ± the scale."""
-        from testbed.compress.kernels import cpu as pool
-        from testbed.compress.kernels import sign_codecs as loops_ternary
+        from testbed.compress.kernels import cpu, sign_codecs
 
-        values_section.expect(section, _HEAD + pieces(count, 5), count)
-        (scale,) = values_section.scales(section, 0, 1)
+        expect(section, _HEAD + pieces(count, 5), count)
+        (scale,) = scales(section, 0, 1)
         body, out = usable(section[_HEAD:], np.uint8), room(count)
         if scale == 0.0 and body.any():
             raise WireError("values of scale 0 have signs")
-        right = pool.over(
+        right = cpu.over(
             body.size,
-            lambda _, a, b: loops_ternary.read_ternary(
+            lambda _, a, b: sign_codecs.read_ternary(
                 body[a:b], scale, out[5 * a : min(5 * b, count)]
             ),
         )

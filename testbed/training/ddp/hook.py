@@ -172,7 +172,7 @@ class CompressionState:
         self.controller = controller
         self._turn = self._turn_of(state["step"])
 
-    def _make_controller(self) -> Controller:
+    def _make_controller(self) -> Controller[Any]:
         make = controllers.get(self.algorithm.controller)
         return make(seed=controller_seed(self._seed, self._group.rank()), **self.algorithm.options)
 

@@ -18,7 +18,7 @@ from testbed.compatibility import check, resolve
 from testbed.compress.base import Recipe
 from testbed.compress.layout import Layout
 from testbed.compress.memory import parameters_of
-from testbed.control.base import controllers, watched
+from testbed.control.base import controllers
 from testbed.errors import InputError
 
 
@@ -39,7 +39,7 @@ def row_of(algorithm: str | Algorithm | Recipe, density: float | None) -> Algori
             )
         row = replace(row, options={**row.options, "density": density})
     check(row)
-    if wanted := watched(controllers.get(row.controller)(seed=0, **row.options)):
+    if wanted := controllers.get(row.controller)(seed=0, **row.options).watches:
         raise InputError(
             f"algorithm {row.name!r}: its controller {row.controller!r} watches "
             f"{', '.join(sorted(wanted))}",
