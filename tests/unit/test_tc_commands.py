@@ -22,7 +22,7 @@ def test_tc_commands_name_every_value() -> None:
     assert root == "tc qdisc add dev data root handle 4e57: htb default 10"
     assert leaf_class == (
         "tc class add dev data parent 4e57: classid 4e57:10 htb rate 100000000bit ceil 100000000bit "
-        "burst 6250b cburst 6250b quantum 60000 overhead 24"
+        "burst 3125b cburst 3125b quantum 60000 overhead 24"
     )
     assert leaf == "tc qdisc add dev data parent 4e57:10 handle 4e58: bfifo limit 625000b"
 
