@@ -190,7 +190,8 @@ def test_notifications_that_the_kernel_dropped_are_said(
     rig: Rig, nodes: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "_BUFFER_BYTES", 2048)
-    monkeypatch.setattr(connections.Listening, "take", lambda _: time.sleep(0.2))
+    all_ended = threading.Event()
+    monkeypatch.setattr(connections.Listening, "take", lambda _: all_ended.wait(30.0) and None)
     netns, address = nodes["server"], rig.places["server"].data_address
     watch = SocketWatch({"server": netns})
     with listen(netns, address) as listener:
@@ -198,5 +199,6 @@ def test_notifications_that_the_kernel_dropped_are_said(
             connect(netns, address).close()
             listener.accept()[0].close()
         monkeypatch.undo()
+        all_ended.set()
         time.sleep(0.5)
     assert watch.end()["server"].missed == "connections ended faster than they could be noted"
