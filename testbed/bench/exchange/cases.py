@@ -160,7 +160,7 @@ def _coded(name: str, scheme: str, r: int) -> Entry:
     return Entry(name, _OURS, received, False, least, options)
 
 
-_OURS = "testbed.bench.exchange.implementations:make"
+_OURS = "testbed.bench.exchange.nodes:make"
 IPERF = "iperf3"
 """No exchange: what the links carry, as rounds."""
 
@@ -177,8 +177,8 @@ EXCHANGES = {
         _coded("grouped-r2", "grouped", 2),
         _coded("combined-r2", "combined", 2),
         Entry("allreduce", _OURS, around, False, _twice_around, {"kind": "allreduce"}),
-        Entry("gloo", "testbed.bench.exchange.implementations:make_gloo"),
-        Entry("rpc", "testbed.bench.exchange.implementations:make_rpc"),
+        Entry("gloo", "testbed.bench.exchange.pytorch:make_gloo"),
+        Entry("rpc", "testbed.bench.exchange.pytorch:make_rpc"),
         Entry(IPERF, ""),
     )
 }

@@ -3,7 +3,8 @@
 
 Told a task, it connects; told ``warm``, it makes a few rounds and says how long one took; told ``go
 N``, it makes N and says how long each took, and the processor's time; told ``count``, what its
-interface has carried meanwhile.
+interface has carried meanwhile. Here are the parts of the project's own exchanges; PyTorch's are in
+``pytorch.py``, so that only they load PyTorch.
 """
 
 from __future__ import annotations
@@ -21,12 +22,31 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from testbed.bench.exchange.cases import SERVER, BenchPart, BenchTask, entry
+import numpy as np
+
+from testbed.bench.exchange.cases import (
+    SERVER,
+    BenchPart,
+    BenchTask,
+    Vector,
+    add,
+    entry,
+    gradient,
+)
 from testbed.bench.links.lab import Lab
-from testbed.errors import ExperimentError
+from testbed.errors import ExperimentError, InputError
+from testbed.exchange.base import ExchangeSpec, Membership, ServerSide, exchanges
+from testbed.exchange.coded.exchange import CodedExchange
+from testbed.fabric.host_node import DataNetwork, HostClock, HostNode
 from testbed.fabric.node_launcher import command_in
+from testbed.node import Buffer
 from testbed.process import environment, module_command
 from testbed.runner.signals import seldom_collected
+from testbed.transport import ENDPOINTS, EndpointKind, endpoint_for
+from testbed.transport.epoll_endpoint import EpollEndpoint
+from testbed.transport.frame import MAX_BODY
+from testbed.transport.multicast.endpoint import Multicaster
+from testbed.transport.threaded_endpoint import ThreadedEndpoint
 
 _Answer = tuple[int, dict[str, Any] | None]
 _END_S = 60.0
@@ -130,6 +150,148 @@ def _start(lab: Lab, number: int, log: Path) -> subprocess.Popen[str]:
             text=True,
             env=environment(OMP_NUM_THREADS="1"),
         )
+
+
+AnyEndpoint = ThreadedEndpoint | EpollEndpoint
+_CONNECT_S = 60.0
+_SAMPLES = 1 << 16
+"""Samples of a mini-batch that is cut into blocks: any number that leaves something for each."""
+
+
+def make(
+    task: BenchTask,
+    kind: str,
+    endpoint_kind: EndpointKind | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> BenchPart:
+    """A node's part in rounds of the exchange ``kind`` with ``options``. ``endpoint_kind``: None
+    for the one that a run would take."""
+    exchange = exchanges.get(kind)
+    endpoint_kind = (
+        "threads" if exchange.multicasts else endpoint_kind or endpoint_for(task.nodes, task.bytes)
+    )
+    endpoint = _connected(task, exchange, endpoint_kind)
+    if task.own == SERVER:
+        if exchange.server is None:
+            raise InputError(f"the exchange {kind!r} has no server")
+        return _Server(task, endpoint, exchange)
+    return _Worker(task, endpoint, exchange, options or {})
+
+
+class _OurPart(BenchPart):
+    """A node and its endpoint."""
+
+    def __init__(self, task: BenchTask, endpoint: AnyEndpoint) -> None:
+        self._node, self._endpoint = _node(task, endpoint), endpoint
+        self._total = np.empty(task.bytes // 4, dtype=np.float32)
+
+    def close(self) -> None:
+        """Close what the node has open."""
+        self._endpoint.close()
+        self._node.close()
+
+
+class _Worker(_OurPart):
+    def __init__(
+        self,
+        task: BenchTask,
+        endpoint: AnyEndpoint,
+        exchange: ExchangeSpec,
+        options: Mapping[str, Any],
+    ) -> None:
+        super().__init__(task, endpoint)
+        self._side = exchange.worker(self._node, _peers(task, exchange, options))
+        self._body: Buffer = gradient(task).data.cast("B")
+        if isinstance(self._side, CodedExchange):
+            blocks = len(self._side.samples(_SAMPLES))
+            self._body = bytes(blocks * task.bytes)  # zeros: whoever has a block has the same
+        self._side.connect()
+
+    def round(self, step: int) -> None:
+        """Submit the gradient, and wait; what others sent as it was is added here."""
+        update = self._side.submit(step, 0, self._body).wait()
+        if update.parts:
+            add([_vector(part.body) for part in update.parts], self._total)
+
+    def close(self) -> None:
+        """Say goodbye."""
+        self._side.close()
+        super().close()
+
+
+class _Server(_OurPart):
+    def __init__(self, task: BenchTask, endpoint: AnyEndpoint, exchange: ExchangeSpec) -> None:
+        super().__init__(task, endpoint)
+        assert exchange.server is not None
+        self._side: ServerSide = exchange.server(self._node, _peers(task, exchange))
+        self._side.await_workers()
+
+    def round(self, step: int) -> None:
+        """Gather, add, broadcast."""
+        messages = self._side.gather(step, 0)
+        add([_vector(message.body) for message in messages], self._total)
+        self._side.broadcast(step, 0, self._total.data.cast("B"))
+
+    def close(self) -> None:
+        """Wait for the workers' goodbyes."""
+        self._side.await_goodbyes(0)
+        super().close()
+
+
+def _connected(task: BenchTask, exchange: ExchangeSpec, endpoint_kind: EndpointKind) -> AnyEndpoint:
+    """As nodes of a run connect: workers to the server, or to those before them where there is
+    none."""
+    clock = HostClock()
+    endpoint = ENDPOINTS[endpoint_kind](
+        task.own,
+        task.run,
+        names=_names(task),
+        clock=clock.seconds,
+        silence_s=task.timeout_s,
+        greeting_s=_CONNECT_S,
+        lockstep=exchange.lockstep,
+    )
+    if exchange.multicasts and isinstance(endpoint, ThreadedEndpoint):
+        endpoint.multicaster = Multicaster(
+            task.own,
+            task.run,
+            names=_names(task),
+            clock=clock.seconds,
+            silence_s=task.timeout_s,
+            addresses={peer: task.addresses[peer] for peer in task.workers},
+            port=task.port,
+            most_bytes=MAX_BODY,
+            deliver=endpoint.deliver,
+        )
+    alone = exchange.server is None
+    if alone or task.own == SERVER:
+        endpoint.listen(task.addresses[task.own], task.port)
+    if task.own != SERVER:
+        for peer in range(1, task.own) if alone else [SERVER]:
+            endpoint.connect(peer, task.addresses[peer], task.port, _CONNECT_S)
+    return endpoint
+
+
+def _node(task: BenchTask, endpoint: AnyEndpoint) -> HostNode:
+    network = DataNetwork(task.own, _names(task), task.addresses)
+    return HostNode(network.names[task.own], 0, endpoint, HostClock(), lambda _: None, network)
+
+
+def _peers(
+    task: BenchTask, exchange: ExchangeSpec, options: Mapping[str, Any] | None = None
+) -> Membership:
+    servers = [] if exchange.server is None else [SERVER]
+    return Membership(
+        task.own, servers, task.workers, _names(task), task.timeout_s, options=options or {}
+    )
+
+
+def _names(task: BenchTask) -> dict[int, str]:
+    return {SERVER: "server", **{number: f"worker-{number - 1}" for number in task.workers}}
+
+
+def _vector(body: Buffer) -> Vector:
+    return np.frombuffer(body, dtype=np.float32)
 
 
 _DEVICES = Path("/proc/self/net/dev")

@@ -6,7 +6,9 @@ on disk after every cell.
 from __future__ import annotations
 
 import json
+import os
 import secrets
+import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -14,7 +16,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from testbed.bench.exchange import implementations
 from testbed.bench.exchange.cases import (
     IPERF,
     SERVER,
@@ -27,7 +28,7 @@ from testbed.bench.exchange.cases import (
 )
 from testbed.bench.exchange.nodes import BenchProcesses, crew, node_name
 from testbed.bench.links.alternatives import shape
-from testbed.bench.links.lab import Lab, lab
+from testbed.bench.links.lab import Lab, await_listening, end_process, iperf3, lab, received_bits
 from testbed.bench.results import (
     ResultCheck,
     Say,
@@ -82,7 +83,7 @@ class ExchangeBench:
     def measure(self, cell: ExchangeCell) -> ExchangeSample:
         """Raises ExperimentError; the processes are others then."""
         if cell.exchange == IPERF:
-            return implementations.measure(self._lab, cell, max(1, round(self._seconds)))
+            return _iperf3(self._lab, cell, max(1, round(self._seconds)))
         try:
             return self._measure(self._hands(), cell)
         except BaseException:
@@ -265,3 +266,63 @@ def _checks(rows: Sequence[dict[str, Any]]) -> list[ResultCheck]:
     """That everything was measured, and over the network."""
     failed = sum(row["failures"] for row in rows)
     return [ResultCheck("measurements that failed", float(failed), "at most 0", failed == 0)]
+
+
+_IPERF_PORT = 5400
+_PATIENCE_S, _OMITTED_S = 30.0, 1
+
+
+def _iperf3(lab: Lab, cell: ExchangeCell, seconds: int) -> ExchangeSample:
+    """Rounds as they would be if each phase went at the speed of iperf3's flows, the most that
+    links carry. Raises ExperimentError."""
+    began_s = _children_s()
+    with ExitStack() as stack:
+        for number in cell.numbers[1:]:
+            stack.callback(end_process, _serve(lab, number))
+        up = _all(lab, cell, seconds, ())
+        down = _all(lab, cell, seconds, ("--reverse",))
+    cpu_s = _children_s() - began_s
+    carried = (up + down) / 8 * (seconds + _OMITTED_S)
+    round_s = 8 * cell.nodes * cell.bytes * (1 / up + 1 / down)
+    return ExchangeSample([round_s], cpu_s / (carried / 1e9))
+
+
+def _all(lab: Lab, cell: ExchangeCell, seconds: int, options: tuple[str, ...]) -> float:
+    """Payload of all flows together, bit/s, counted where it arrives."""
+    running = [_ask(lab, number, seconds, options) for number in cell.numbers[1:]]
+    try:
+        return sum(_received(process, seconds) for process in running)
+    finally:
+        for process in running:
+            end_process(process)
+
+
+def _serve(lab: Lab, number: int) -> subprocess.Popen[str]:
+    """One server for each node, for both directions."""
+    where = ["--bind", _address(lab, SERVER), "--port", str(_IPERF_PORT + number)]
+    server = iperf3(lab.netns(node_name(SERVER)), ["--server", "--forceflush", *where])
+    await_listening(server)
+    return server
+
+
+def _ask(lab: Lab, number: int, seconds: int, options: tuple[str, ...]) -> subprocess.Popen[str]:
+    where = ["--client", _address(lab, SERVER), "--port", str(_IPERF_PORT + number)]
+    lasting = ["--time", str(seconds), "--omit", str(_OMITTED_S), "--json"]
+    return iperf3(lab.netns(node_name(number)), [*where, *lasting, *options])
+
+
+def _received(process: subprocess.Popen[str], seconds: int) -> float:
+    bits = received_bits(process, seconds + _PATIENCE_S)
+    if not bits:
+        raise ExperimentError("iperf3 carried nothing")
+    return bits
+
+
+def _children_s() -> float:
+    """Processor seconds of all processes that have been started from here and have ended."""
+    times = os.times()
+    return times.children_user + times.children_system
+
+
+def _address(lab: Lab, number: int) -> str:
+    return lab.places[node_name(number)].data_address
