@@ -12,7 +12,7 @@ from testbed.fidelity.run_checks import run_findings
 from testbed.records.manifest import Thresholds
 from testbed.scenario.link_state import FRAME_BYTES
 
-__all__ = ["CheckResult", "Evidence", "State", "run_checks"]
+__all__ = ["CheckResult", "Evidence", "State", "all_findings"]
 
 _OF_LINKS = (
     *("link_ratio", "link_mape_1s", "link_excess", "lateness_p99_ms", "lateness_max_ms"),
@@ -20,8 +20,8 @@ _OF_LINKS = (
 )
 
 
-def run_checks(evidence: Evidence, limits: Thresholds) -> list[CheckResult]:
-    """Every measure of every subject."""
+def all_findings(evidence: Evidence, limits: Thresholds) -> list[CheckResult]:
+    """Every measure of every subject: of links here, of the run in ``run_checks``."""
     return [
         *_read_back(evidence),
         *_changes(evidence),

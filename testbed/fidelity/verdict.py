@@ -24,7 +24,7 @@ from testbed.fidelity.evidence import (
     PathSeen,
     State,
 )
-from testbed.fidelity.link_checks import run_checks
+from testbed.fidelity.link_checks import all_findings
 from testbed.records.events import UnreliableInterval
 from testbed.records.intervals import HostLog, IntervalSet
 from testbed.records.link_log import LinkLog
@@ -61,7 +61,7 @@ class Verdict:
 
 def judge(evidence: Evidence, thresholds: Thresholds = THRESHOLDS) -> Verdict:
     """Find the verdict: worst reasons first, and the worst subject of each measure."""
-    results = run_checks(evidence, thresholds)
+    results = all_findings(evidence, thresholds)
     states = [finding.state(thresholds.degraded_factor) for finding in results]
     judged = sorted(zip(results, states, strict=True), key=lambda pair: -_ORDER.index(pair[1]))
     measures = _measures(results, thresholds.degraded_factor)
@@ -84,7 +84,7 @@ def judge_filled(evidence: Evidence, thresholds: Thresholds = THRESHOLDS) -> Ver
     verdict = judge(evidence, thresholds)
     unjudged = [
         f"not judged: {finding.sentence}"
-        for finding in run_checks(evidence, thresholds)
+        for finding in all_findings(evidence, thresholds)
         if finding.measure == "link_ratio" and finding.deviation is None
     ]
     return replace(verdict, reasons=[*verdict.reasons, *unjudged])

@@ -17,7 +17,7 @@ from testbed.fidelity.evidence import (
     PathSeen,
     Starved,
 )
-from testbed.fidelity.link_checks import run_checks
+from testbed.fidelity.link_checks import all_findings
 from testbed.fidelity.verdict import judge
 from testbed.records.manifest import THRESHOLDS
 
@@ -32,7 +32,7 @@ STEP = {
 
 
 def of(measure: str, **evidence: Any) -> list[CheckResult]:
-    found = run_checks(Evidence(**evidence), THRESHOLDS)
+    found = all_findings(Evidence(**evidence), THRESHOLDS)
     return [finding for finding in found if finding.measure == measure]
 
 
@@ -67,14 +67,14 @@ def test_a_limit_belongs_to_the_better_state() -> None:
 
 
 def test_every_measure_of_links_is_named_where_nothing_reported_them() -> None:
-    found = {finding.measure for finding in run_checks(Evidence(), THRESHOLDS)}
+    found = {finding.measure for finding in all_findings(Evidence(), THRESHOLDS)}
     assert found >= {
         "link_ratio", "link_mape_1s", "link_excess", "lateness_p99_ms", "lateness_max_ms", "unwatched_share", "direct_share",
         "outage_bytes", "resume_ms", "changes", "loss", "line_room", "min_rtt", "foreign_drops", "stolen_share",
         "starved_share", "overrun_share", "contended_share", "message_completion", "byte_identity", "frame_identity",
     }  # fmt: skip
     assert "around" not in found
-    assert all(finding.deviation is None for finding in run_checks(Evidence(), THRESHOLDS))
+    assert all(finding.deviation is None for finding in all_findings(Evidence(), THRESHOLDS))
 
 
 def test_what_was_wrong_at_t0_and_what_the_kernel_held_are_findings_each() -> None:

@@ -30,7 +30,7 @@ from testbed.bench.results import (
 )
 from testbed.errors import ExperimentError
 from testbed.fidelity.evidence import CheckResult, gather
-from testbed.fidelity.link_checks import run_checks
+from testbed.fidelity.link_checks import all_findings
 from testbed.fidelity.reference import RequestedLinks
 from testbed.fidelity.verdict import Verdict, judge_filled
 from testbed.links.agent.client import LinkReport
@@ -312,7 +312,7 @@ def session(
         held=prepared["links"],
     )
     evidence = replace(evidence, foreign_drops={"the host's receive backlog": dropped})
-    return Judged(report, run_checks(evidence, THRESHOLDS), judge_filled(evidence))
+    return Judged(report, all_findings(evidence, THRESHOLDS), judge_filled(evidence))
 
 
 def _meanwhile(t0_ns: int, seconds: float, records: list[dict[str, Any]], what: Meanwhile) -> int:
