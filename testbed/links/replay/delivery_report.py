@@ -23,7 +23,7 @@ from typing import Any
 
 from testbed.links.replay.interval_errors import (
     IntervalErrors,
-    Lateness,
+    LatenessHistogram,
     Mark,
     Mismatch,
     Rate,
@@ -226,7 +226,7 @@ class Folded:
     leaked_bytes: int = 0
     resume_s: float | None = None
     """The longest."""
-    lateness: Lateness = field(default_factory=Lateness)
+    lateness: LatenessHistogram = field(default_factory=LatenessHistogram)
 
 
 @dataclass(slots=True)

@@ -146,7 +146,7 @@ _LEAST_S = 1e-6
 
 
 @dataclass(slots=True)
-class Lateness:
+class LatenessHistogram:
     """Values in seconds, each of which stands for those a little smaller than itself."""
 
     count: int = 0
