@@ -1,8 +1,8 @@
-"""Named things that people add to (compressors, controllers, exchanges, fabrics, tasks), and the
-options and the state of parts of an algorithm.
+"""Registries of parts by name, and the options and the state of parts of an algorithm.
 
-A registry knows its entries by name, refuses a name twice, lists what it knows when a name is
-unknown, and also offers what other installed packages declare under its entry-point group.
+Selectors, value codings, memories, controllers, exchanges, fabrics, tasks and models have a
+registry each. It refuses a name twice, lists what it knows when a name is unknown, and also offers
+what other installed packages declare under its entry-point group (docs/how-to).
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from difflib import get_close_matches
-from importlib.metadata import entry_points
+from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
 from random import Random
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -23,8 +24,11 @@ T = TypeVar("T")
 
 
 class Registry(Generic[T]):
-    """Entries of one kind by name, e.g. ``Registry[Compressor]("compressor",
-    "narrows.compressors")``."""
+    """Entries of one kind by name. ``noun``: the kind, in errors; ``group``: of entry points.
+
+    ``selectors``, for example, is ``Registry("selector", "narrows.compressors")``:
+    ``selectors.add("topk", TopK)`` registers, ``selectors.get("topk")`` returns ``TopK``.
+    """
 
     def __init__(self, noun: str, group: str) -> None:
         self.noun, self.group = noun, group
@@ -39,7 +43,7 @@ class Registry(Generic[T]):
 
     def names(self) -> list[str]:
         """All known names, sorted: our own and those of installed packages."""
-        return sorted({*self._own, *(point.name for point in entry_points(group=self.group))})
+        return sorted({*self._own, *(point.name for point in self._declared)})
 
     def __contains__(self, name: str) -> bool:
         return name in self.names()
@@ -48,18 +52,52 @@ class Registry(Generic[T]):
         return iter(self.names())
 
     def get(self, name: str, *, where: str | None = None) -> T:
-        """The entry called ``name``. Raises InputError with the known names and the nearest one."""
+        """The entry called ``name``. Raises InputError with the known names and the nearest one;
+        also where two have that name, or a package's entry cannot be imported."""
+        points = [point for point in self._declared if point.name == name]
+        if len(points) + (name in self._own) > 1:
+            raise self._taken_twice(points, where)
         if name in self._own:
             return self._own[name]
-        for point in entry_points(group=self.group, name=name):
-            loaded: T = point.load()
-            return loaded
+        if points:
+            return self._load(points[0], where)
         known = self.names()
         near = get_close_matches(name, known, n=1)
         hint = f"Did you mean {near[0]!r}? " if near else ""
         raise InputError(
             f"unknown {self.noun} {name!r}", where=where, hint=f"{hint}Known: {', '.join(known)}"
         )
+
+    @cached_property
+    def _declared(self) -> list[EntryPoint]:
+        """Entry points of the group, of all installed packages."""
+        return list(entry_points(group=self.group))
+
+    def _load(self, point: EntryPoint, where: str | None) -> T:
+        try:
+            loaded: T = point.load()
+        except Exception as error:  # whatever somebody else's module raises
+            raise InputError(
+                f"{self.noun} {point.name!r} cannot be imported from {point.value!r}, an entry "
+                f"point of {_package(point)}: {type(error).__name__}: {error}",
+                where=where,
+                hint=f"Mend or uninstall {_package(point)}",
+            ) from error
+        return loaded
+
+    def _taken_twice(self, points: list[EntryPoint], where: str | None) -> InputError:
+        name, packages = points[0].name, " and ".join(_package(point) for point in points)
+        other = ", and ships with Narrows" if name in self._own else ""
+        return InputError(
+            f"{self.noun} {name!r} is declared by {packages}{other}",
+            where=where,
+            hint=f"Give it another name in the group {self.group} of that package's entry points",
+        )
+
+
+def _package(point: EntryPoint) -> str:
+    """Name of the package that declares it."""
+    return f"the package {point.dist.name}" if point.dist else "an installed package"
 
 
 class Options(BaseModel):

@@ -37,7 +37,7 @@ Allocator = Callable[[int], Floats]
 
 
 def allocate(count: int) -> Floats:
-    """Memory of its own: an ``Allocator``."""
+    """Return newly allocated memory: the default ``Allocator``."""
     return np.empty(count, np.float32)
 
 
@@ -61,7 +61,7 @@ class Sparse:
     ``size``.
 
     ``indices`` None: dense, ``values`` has shape (size,). ``seed``: the indices are those that
-    ``seeded.indices(size, count, seed)`` gives, so that the seed can travel in their place.
+    ``compress.indices.indices(size, count, seed)`` gives: the seed can travel in their place.
     """
 
     size: int
@@ -204,6 +204,28 @@ codings: Registry[type[Values[Any]]] = Registry("value coding", "narrows.values"
 memories: Registry[type[Memory[Any]]] = Registry("memory", "narrows.memories")
 
 
+_FREE = "`code` of a package's own coding is a number from 128 to 255 that no other has"
+
+
+def codings_by_code() -> dict[int, type[Values[Any]]]:
+    """All value codings by their numbers. Raises InputError where two have the same, or one is no
+    byte."""
+    by_code: dict[int, type[Values[Any]]] = {}
+    names: dict[int, str] = {}
+    for name in codings:
+        coding = codings.get(name)
+        code = getattr(coding, "code", None)
+        if not isinstance(code, int) or not 0 <= code < 256:
+            raise InputError(f"value coding {name!r} cannot have the number {code}", hint=_FREE)
+        if code in by_code:
+            raise InputError(
+                f"value codings {names[code]!r} and {name!r} cannot both have the number {code}",
+                hint=_FREE,
+            )
+        by_code[code], names[code] = coding, name
+    return by_code
+
+
 def needs_all(coding: type[Values[Any]], **options: Any) -> bool:
     """Return whether ``coding`` writes whole gradients only."""
     try:
@@ -244,11 +266,13 @@ class Recipe:
         return replace(self, selector=RecipeChoice("dense"), values=RecipeChoice("fp32"))
 
     def check(self) -> None:
-        """Raise InputError unless every part exists and takes its options."""
+        """Raise InputError unless every part exists and takes its options, and a message says which
+        value coding it has."""
         layout = Layout.whole("gradient", 1)
         self.make_selector()
         self.make_values(layout)
         self.make_memory(layout)
+        codings_by_code()
 
     def make_selector(self) -> Selector[Any]:
         """A selector for one bucket."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from testbed.compress.base import Values, codings, memories, selectors
+from testbed.compress.base import Values, codings, codings_by_code, memories, selectors
 from testbed.compress.memory import ErrorFeedback, MomentumCorrection, NoMemory
 from testbed.compress.selectors.dgc import Dgc, Hierarchical
 from testbed.compress.selectors.dryden import Dryden
@@ -48,7 +48,7 @@ for _memory in (NoMemory, ErrorFeedback, MomentumCorrection):
 
 
 def coding_of(code: int) -> type[Values[Any]]:
-    """Raises WireError for a number that nobody has."""
+    """Return the value coding of that number. Raises WireError for a number that nobody has."""
     if code not in _by_code():
         _by_code.cache_clear()  # it may have been registered since
     try:
@@ -57,13 +57,4 @@ def coding_of(code: int) -> type[Values[Any]]:
         raise WireError(f"unknown value coding {code}") from None
 
 
-@cache
-def _by_code() -> dict[int, type[Values[Any]]]:
-    """Raises ValueError where two codings have one number, or one has a number that is no byte."""
-    by_code: dict[int, type[Values[Any]]] = {}
-    for name in codings:
-        coding = codings.get(name)
-        if coding.code in by_code or not 0 <= coding.code < 256:
-            raise ValueError(f"value coding {name!r} cannot have the number {coding.code}")
-        by_code[coding.code] = coding
-    return by_code
+_by_code = cache(codings_by_code)

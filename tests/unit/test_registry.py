@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import pytest
 
@@ -39,13 +40,70 @@ def test_an_unknown_name_brings_the_known_ones() -> None:
     )
 
 
-def test_other_packages_add_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
-    points = [EntryPoint("pi", "math:pi", "narrows.numbers-of-tests")]
+def _declare(monkeypatch: pytest.MonkeyPatch, **declared: str) -> Registry[int]:
+    """A registry for which installed packages declare names with what is to be imported."""
+    points = [EntryPoint(name, value, _registry().group) for name, value in declared.items()]
+    return _with_points(monkeypatch, points)
 
-    def found(*, group: str, name: str | None = None) -> list[EntryPoint]:
-        return [p for p in points if p.group == group and name in {None, p.name}]
+
+def _with_points(monkeypatch: pytest.MonkeyPatch, points: list[EntryPoint]) -> Registry[int]:
+    def found(*, group: str) -> list[EntryPoint]:
+        return [point for point in points if point.group == group]
 
     monkeypatch.setattr(module, "entry_points", found)
-    registry = _registry()
+    return _registry()
+
+
+def test_other_packages_add_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = _declare(monkeypatch, pi="math:pi")
     assert registry.names() == ["one", "pi", "two"]
     assert registry.get("pi") == pytest.approx(3.14159, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("nowhere_to_be_found:pi", "ModuleNotFoundError: No module named 'nowhere_to_be_found'"),
+        ("math:pie", "AttributeError: module 'math' has no attribute 'pie'"),
+    ],
+)
+def test_an_entry_point_that_cannot_be_imported(
+    monkeypatch: pytest.MonkeyPatch, value: str, reason: str
+) -> None:
+    registry = _declare(monkeypatch, pi=value)
+    with pytest.raises(InputError) as caught:
+        registry.get("pi", where="a.yaml:3")
+    assert str(caught.value) == (
+        f"a.yaml:3: number 'pi' cannot be imported from '{value}', an entry point of an installed "
+        f"package: {reason}. Mend or uninstall an installed package"
+    )
+    assert registry.get("one") == 1
+
+
+def test_the_package_of_an_entry_point_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    info = tmp_path / "numbers_of_tests-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: numbers-of-tests\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        f"[{_registry().group}]\npi = nowhere:pi\none = math:e\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(InputError, match="entry point of the package numbers-of-tests: Module"):
+        _registry().get("pi")
+    with pytest.raises(InputError) as caught:
+        _registry().get("one")
+    assert str(caught.value) == (
+        "number 'one' is declared by the package numbers-of-tests, and ships with Narrows. Give it "
+        "another name in the group narrows.numbers-of-tests of that package's entry points"
+    )
+
+
+def test_a_name_that_two_packages_declare(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = _registry().group
+    points = [EntryPoint("pi", "math:pi", group), EntryPoint("pi", "math:tau", group)]
+    registry = _with_points(monkeypatch, points)
+    with pytest.raises(InputError, match="'pi' is declared by an installed package and an install"):
+        registry.get("pi")
+    assert registry.get("two") == 2

@@ -21,6 +21,7 @@ from testbed.compress.base import (
     Floats,
     Options,
     PayloadBuffer,
+    Recipe,
     Sparse,
     Values,
     allocate,
@@ -38,7 +39,7 @@ from testbed.compress.payload import (
     payload_bytes,
 )
 from testbed.compress.values.floats import Fp32
-from testbed.errors import WireError
+from testbed.errors import InputError, WireError
 
 torch.set_num_threads(1)
 
@@ -170,8 +171,11 @@ def test_the_sender_knows_what_will_be_read(coding: IndexCoding) -> None:
 @pytest.mark.usefixtures("more_codings")
 def test_two_value_codings_with_one_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Signs, "code", Fp32.code)
-    with pytest.raises(ValueError, match="cannot have the number 0"):
+    clash = "'fp32' and 'signs' cannot both have the number 0. `code` .* from 128 to 255"
+    with pytest.raises(InputError, match=clash):
         coding_of(253)
+    with pytest.raises(InputError, match=clash):
+        Recipe().check()
     monkeypatch.undo()
     with pytest.raises(WireError, match="unknown value coding 253"):
         coding_of(253)
