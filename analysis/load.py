@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed import exchange
 from testbed.errors import InputError, printable
 from testbed.exchange.base import exchanges
 from testbed.fidelity.summary import KnownSteps, is_job, known_steps, summarise, summarise_job
@@ -27,8 +26,6 @@ from testbed.records.run_directory import (
     read_links,
     run_of,
 )
-
-del exchange
 
 _log = logging.getLogger(__name__)
 

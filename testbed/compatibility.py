@@ -12,7 +12,6 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from testbed import exchange
 from testbed.algorithms import PATTERNS, ROWS, SUFFIXES, Algorithm, Pattern, extended
 from testbed.compress.base import Recipe, RecipeChoice, codings, needs_all, selectors
 from testbed.compress.layout import Layout
@@ -97,8 +96,6 @@ def _check_leaving(algorithm: Algorithm, scenario: Scenario) -> None:
             hint="Use `gradients: real`, and no `participation`",
         )
 
-
-del exchange
 
 BUCKETS = ("whole", "layer")
 ORDERS = ("forward", "backward")

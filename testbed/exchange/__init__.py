@@ -1,4 +1,5 @@
-"""How gradients travel: the exchanges that ship, by name."""
+"""How gradients travel: the exchanges that ship, by name. Importing any module of this package adds
+them all to ``base.exchanges``."""
 
 from __future__ import annotations
 

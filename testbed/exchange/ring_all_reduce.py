@@ -23,7 +23,6 @@ from typing import Literal
 
 import numpy as np
 
-from testbed.compress import builtin
 from testbed.compress.base import BufferPool, Bytes, Floats, codings
 from testbed.compress.layout import Layout
 from testbed.errors import WireError
@@ -38,8 +37,6 @@ from testbed.exchange.base import (
 )
 from testbed.node import Buffer, Kind, Message, Node
 from testbed.registry import Options, read
-
-del builtin
 
 
 class RingOptions(Options):

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self, TypedDict
 
-from testbed import exchange
 from testbed.algorithms import Algorithm
 from testbed.compatibility import check_momentum, check_nodes, resolve
 from testbed.control.base import controllers
@@ -66,8 +65,6 @@ class Paths:
             "way_down": tuple(SharedLink(end.link, end.direction, self._down[end]) for end in down),
         }
 
-
-del exchange
 
 _SEED_BOUND, _MOST_SEEDS = 2**31, 1000
 

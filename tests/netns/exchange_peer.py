@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from bucketed_rounds import SUFFIX, BucketedRounds
 
-from testbed import exchange as _builtin
 from testbed.errors import NarrowsError
 from testbed.exchange.base import ExchangeSpec, Membership, ServerSide, WorkerSide, exchanges
 from testbed.fabric.host_node import HostClock, HostNode
@@ -26,8 +25,6 @@ from testbed.topology import DATA_PORT, MULTICAST_PORT
 from testbed.transport import ENDPOINTS
 from testbed.transport.multicast.endpoint import Multicaster
 from testbed.transport.threaded_endpoint import ThreadedEndpoint
-
-del _builtin
 
 SHORT = 1 << 14
 """Values of the rounds in which nothing is to happen."""

@@ -35,8 +35,8 @@ from testbed.bench.compress.inputs import (
     vectors_for,
 )
 from testbed.bench.results import ResultCheck, Say, Suite, at_least, at_most
-from testbed.compress import builtin, kernels
 from testbed.compress import indices as indices_module
+from testbed.compress import kernels
 from testbed.compress.base import (
     AccumulatedGradient,
     BufferPool,
@@ -296,8 +296,6 @@ def _selection(density: float) -> str:
 def _named(deed: str, method: str, density: float) -> str:
     return f"{deed} {method} {density:g}"
 
-
-del builtin
 
 READ, PLAIN, DECODE = "read_once", " (PyTorch)", " decode"
 _QUANTIZE_WARM_UP_TURNS = 1
