@@ -17,7 +17,7 @@ SAID = b'{"what": "hello", "rank": 0, "local_rank": 0}\n{"what": "step", "ns": 5
 
 
 @pytest.fixture
-def hearing() -> Iterator[Callable[..., MarkListener]]:
+def listener() -> Iterator[Callable[..., MarkListener]]:
     made: list[MarkListener] = []
 
     def make(*arguments: object) -> MarkListener:
@@ -59,8 +59,8 @@ def _say(path: str) -> str:
             return type(error).__name__
 
 
-def test_another_user_cannot_connect(hearing: Callable[..., MarkListener]) -> None:
-    own = hearing()
+def test_another_user_cannot_connect(listener: Callable[..., MarkListener]) -> None:
+    own = listener()
     own.release(1)
     assert said_by(NODE, NODE, own.path("worker-0")) == "PermissionError"
     assert own.folder.stat().st_mode & 0o077 == 0
@@ -68,9 +68,9 @@ def test_another_user_cannot_connect(hearing: Callable[..., MarkListener]) -> No
 
 
 def test_a_node_of_another_user_is_heard_and_nobody_else(
-    hearing: Callable[..., MarkListener],
+    listener: Callable[..., MarkListener],
 ) -> None:
-    given = hearing((NODE, NODE))
+    given = listener((NODE, NODE))
     given.release(1)
     assert said_by(NODE, NODE, given.path("worker-0")) == "heard"
     assert given.heard.get(timeout=5).mark.number == 1
@@ -82,10 +82,10 @@ def test_a_node_of_another_user_is_heard_and_nobody_else(
 
 
 def test_who_may_connect_and_is_not_that_user_is_not_listened_to(
-    hearing: Callable[..., MarkListener],
+    listener: Callable[..., MarkListener],
 ) -> None:
     """Root may open everything; and the user may open his own socket to all."""
-    given = hearing((NODE, NODE))
+    given = listener((NODE, NODE))
     given.release(1)
     assert said_by(0, 0, given.path("worker-0")) in ("closed", "BrokenPipeError", "ConnectionResetError")  # fmt: skip
     assert given.heard.empty()

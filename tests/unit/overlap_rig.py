@@ -66,11 +66,11 @@ class Stage:
         )
         self.nodes: dict[str, VirtualNode] = {}
         self.roles: dict[str, Role] = {}
-        workshop = SharedReplicaProvider() if shared else None
+        provider = SharedReplicaProvider() if shared else None
         for job in jobs:
             endpoint = VirtualEndpoint(self.network, job.peer, job.node)
             node = self.nodes[job.node] = VirtualNode(endpoint, job.seed)
-            self.roles[job.node] = role(node, job, job.node.partition("-")[0], workshop)
+            self.roles[job.node] = role(node, job, job.node.partition("-")[0], provider)
 
     def job(self, peer: int) -> Job:
         """What a peer has to do."""

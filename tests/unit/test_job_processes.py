@@ -76,20 +76,20 @@ def test_the_last_words_are_those_of_a_progress_bar(tmp_path: Path) -> None:
 def ended_badly(rank: int, ended_ns: int | None) -> Member:
     process = subprocess.Popen(["sh", "-c", "exit 7"])
     process.wait()
-    seat = ProcessSlot(["worker-0", "worker-1"], rank, 0, "10.0.0.1", "10.0.0.1", "data0")
-    return Member(seat, rank, process, 0, ended_ns)
+    slot = ProcessSlot(["worker-0", "worker-1"], rank, 0, "10.0.0.1", "10.0.0.1", "data0")
+    return Member(slot, rank, process, 0, ended_ns)
 
 
 def test_a_kill_excuses_nothing_that_went_wrong_before_it() -> None:
-    crew = ProcessGroup(None, LaunchSpec(("sh",)), None)  # type: ignore[arg-type]
-    crew.members = [ended_badly(0, 5), ended_badly(1, 5)]
+    group = ProcessGroup(None, LaunchSpec(("sh",)), None)  # type: ignore[arg-type]
+    group.members = [ended_badly(0, 5), ended_badly(1, 5)]
     runs = ended_badly(1, None)
-    crew.excuse({"worker-0": 8})
-    assert [member.rank for member in crew.failed] == [0, 1]
-    crew.members.append(runs)
-    crew.excuse({"worker-0": 8, "worker-1": 5})
+    group.excuse({"worker-0": 8})
+    assert [member.rank for member in group.failed] == [0, 1]
+    group.members.append(runs)
+    group.excuse({"worker-0": 8, "worker-1": 5})
     runs.ended_ns = 9
-    assert [member.rank for member in crew.failed] == [0]
+    assert [member.rank for member in group.failed] == [0]
 
 
 def test_the_package_is_found_and_nothing_beside_it(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ whole = st.just(b"\n".join(json.dumps(mark).encode() for mark in MARKS)).flatmap
 
 
 @pytest.fixture(scope="module")
-def hearing() -> Iterator[MarkListener]:
+def listener() -> Iterator[MarkListener]:
     made = MarkListener([NODE])
     made.release(time.monotonic_ns())
     with no_thread_fails():
@@ -51,12 +51,12 @@ def hearing() -> Iterator[MarkListener]:
 
 
 def hear(
-    hearing: MarkListener, data: bytes, hello: dict[str, Any] | None = HELLO
+    listener: MarkListener, data: bytes, hello: dict[str, Any] | None = HELLO
 ) -> list[HeardMark]:
     """What comes of a process that says so and ends, all of which is soon."""
     with socket.socket(socket.AF_UNIX) as job:
         job.settimeout(SOON_S)
-        job.connect(hearing.path(NODE))
+        job.connect(listener.path(NODE))
         with suppress(OSError):
             if hello is not None:
                 job.sendall(json.dumps(hello).encode() + b"\n")
@@ -65,16 +65,16 @@ def hear(
             while job.recv(4096):
                 pass
     give_up = time.monotonic() + SOON_S
-    while hearing._connections:
+    while listener._connections:
         assert time.monotonic() < give_up
         time.sleep(0.0005)
-    return [hearing.heard.get_nowait() for _ in range(hearing.heard.qsize())]
+    return [listener.heard.get_nowait() for _ in range(listener.heard.qsize())]
 
 
 @fuzzed
 @given(said | whole, st.booleans())
-def test_marks(hearing: MarkListener, data: bytes, introduced: bool) -> None:
-    for heard in hear(hearing, data, HELLO if introduced else None):
+def test_marks(listener: MarkListener, data: bytes, introduced: bool) -> None:
+    for heard in hear(listener, data, HELLO if introduced else None):
         mark = heard.mark
         assert heard.node == NODE and 0 <= heard.rank < 2**31 and 0 <= heard.local_rank < 2**31
         assert 0 <= mark.ns < 2**63 and len(mark.name or "") <= 200 and len(mark.values) <= 64
@@ -94,12 +94,12 @@ def record(heard: HeardMark) -> dict[str, Any]:
 
 @fuzzed
 @given(st.lists(st.tuples(st.integers(0, 3), said | whole), max_size=4))
-def test_steps_are_made_of_any_marks(hearing: MarkListener, jobs: list[tuple[int, bytes]]) -> None:
+def test_steps_are_made_of_any_marks(listener: MarkListener, jobs: list[tuple[int, bytes]]) -> None:
     """Of several processes, each with its rank."""
     marks = [
         record(heard)
         for rank, data in jobs
-        for heard in hear(hearing, data, {**HELLO, "rank": rank})
+        for heard in hear(listener, data, {**HELLO, "rank": rank})
     ]
     known = known_steps({"mark": marks}, LinkTraffic([]))
     for step in known.steps:
@@ -130,20 +130,20 @@ def test_large_marks_that_nobody_takes_take_little_memory(monkeypatch: pytest.Mo
         made.close()
 
 
-def test_values_beyond_all_numbers_have_a_mean(hearing: MarkListener) -> None:
+def test_values_beyond_all_numbers_have_a_mean(listener: MarkListener) -> None:
     line = json.dumps(MARKS[5]).encode()
-    marks = [record(each) for rank in (0, 1) for each in hear(hearing, line, {**HELLO, "rank": rank})]  # fmt: skip
+    marks = [record(each) for rank in (0, 1) for each in hear(listener, line, {**HELLO, "rank": rank})]  # fmt: skip
     (step,) = known_steps({"mark": marks}, LinkTraffic([])).steps
     assert step.values == {"loss": LARGE}
 
 
 @pytest.mark.parametrize("introduced", [False, True])
-def test_a_line_without_end_is_cut_off(hearing: MarkListener, introduced: bool) -> None:
+def test_a_line_without_end_is_cut_off(listener: MarkListener, introduced: bool) -> None:
     """Where no greeting comes at once, else when there was too much nonsense; memory stays at one line's."""
     most = MOST_BYTES * (MOST_NONSENSE if introduced else 1)
     with socket.socket(socket.AF_UNIX) as job:
         job.settimeout(SOON_S)
-        job.connect(hearing.path(NODE))
+        job.connect(listener.path(NODE))
         if introduced:
             job.sendall(json.dumps(HELLO).encode() + b"\n")
         tracemalloc.start()

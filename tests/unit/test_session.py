@@ -14,10 +14,10 @@ from testbed.runner.signals import Failures
 
 
 @pytest.fixture
-def board() -> Iterator[tuple[ControlServer, int]]:
-    switchboard = ControlServer("127.0.0.1", 0, "secret", ["worker-0"])
-    yield switchboard, int(switchboard._listener.getsockname()[1])
-    switchboard.close()
+def control() -> Iterator[tuple[ControlServer, int]]:
+    server = ControlServer("127.0.0.1", 0, "secret", ["worker-0"])
+    yield server, int(server._listener.getsockname()[1])
+    server.close()
 
 
 def call(port: int, token: str = "secret", name: str = "worker-0") -> JsonLines:
@@ -26,29 +26,29 @@ def call(port: int, token: str = "secret", name: str = "worker-0") -> JsonLines:
     return lines
 
 
-def test_a_node_is_heard_and_answered(board: tuple[ControlServer, int]) -> None:
-    switchboard, port = board
+def test_a_node_is_heard_and_answered(control: tuple[ControlServer, int]) -> None:
+    server, port = control
     lines = call(port)
     lines.send("event", event={"kind": "step", "step": 3})
-    received = [switchboard.receive(5.0), switchboard.receive(5.0)]
+    received = [server.receive(5.0), server.receive(5.0)]
     assert [item and item[1]["type"] for item in received] == ["hello", "event"]
-    assert switchboard.connected() == ["worker-0"]
-    switchboard.send("worker-0", "start", t0_ns=17)
+    assert server.connected() == ["worker-0"]
+    server.send("worker-0", "start", t0_ns=17)
     assert next(iter(lines)) == {"type": "start", "t0_ns": 17}
     lines.close()
 
 
-def test_a_closed_connection_is_the_loss_of_that_node(board: tuple[ControlServer, int]) -> None:
-    switchboard, port = board
+def test_a_closed_connection_is_the_loss_of_that_node(control: tuple[ControlServer, int]) -> None:
+    server, port = control
     lines = call(port)
-    switchboard.receive(5.0)
+    server.receive(5.0)
     lines.close()
     with pytest.raises(NodeLost, match="'worker-0'"):
-        switchboard.receive(5.0)
+        server.receive(5.0)
 
 
-def test_strangers_are_shown_the_door(board: tuple[ControlServer, int]) -> None:
-    switchboard, port = board
+def test_strangers_are_shown_the_door(control: tuple[ControlServer, int]) -> None:
+    server, port = control
     deep = b"[" * 200_000 + b"\n"
     for lines in (
         call(port, token="gu\u00e9ss"),
@@ -61,7 +61,7 @@ def test_strangers_are_shown_the_door(board: tuple[ControlServer, int]) -> None:
         lines.socket.settimeout(5.0)
         assert list(lines) == []
         lines.close()
-    assert switchboard.connected() == []
+    assert server.connected() == []
 
 
 def test_the_cause_outranks_its_consequences() -> None:

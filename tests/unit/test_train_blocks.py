@@ -38,10 +38,10 @@ class Asks:
 
 
 def worker(
-    rank: int, places: Sequence[slice], workshop: ReplicaProvider | None = None
+    rank: int, places: Sequence[slice], provider: ReplicaProvider | None = None
 ) -> tuple[Job, AnyReplica, BlockComputation, BlockCodec, Asks]:
     given, asks = job(rank + 1, 4, "none"), Asks(places)
-    replica, computation = (workshop or PrivateReplicaProvider()).provide(given)
+    replica, computation = (provider or PrivateReplicaProvider()).provide(given)
     side = cast(CodedExchange, asks)
     of_blocks = BlockComputation(given, computation, replica.flat.size, side)
     return given, replica, of_blocks, BlockCodec(replica, of_blocks, side), asks
@@ -78,25 +78,25 @@ def test_workers_that_share_a_model_compute_blocks_too() -> None:
 
 
 def test_what_is_sent_is_fixed_point_in_the_order_of_blocks() -> None:
-    _, _, of_blocks, carrier, asks = worker(0, [slice(0, 64), slice(64, 128)])
+    _, _, of_blocks, codec, asks = worker(0, [slice(0, 64), slice(64, 128)])
     of_blocks.gradients(1)
     of_blocks.rows[1, 7] = 4 * LIMIT + 1
     divided = of_blocks.rows.astype(np.float64) / asks.over
     beyond = int((np.abs(divided) > LIMIT).sum())
     expected = np.clip(divided, -LIMIT, LIMIT) * MOST / LIMIT
-    ((bucket, payload),) = carrier.encode()
+    ((bucket, payload),) = codec.encode()
     fixed = np.frombuffer(payload, np.int32).reshape(2, -1)
     assert bucket == 0
     assert asks.saturated == beyond >= 1
     np.testing.assert_allclose(fixed, expected, atol=0.5 + 1e-6)
-    freight = carrier.summary()
-    assert (freight.density, freight.sent.count) == (1.0, fixed.shape[1])
+    summary = codec.summary()
+    assert (summary.density, summary.sent.count) == (1.0, fixed.shape[1])
 
 
 def test_a_gradient_that_is_no_number_names_its_parameter() -> None:
-    _, replica, of_blocks, carrier, _ = worker(0, [slice(0, 64)])
+    _, replica, of_blocks, codec, _ = worker(0, [slice(0, 64)])
     of_blocks.gradients(1)
     part = list(replica.flat.layout)[1]
     of_blocks.rows[0, part.offset + 2] = np.inf
     with pytest.raises(GradientError, match=rf"'{part.name}' is not finite at element 2 \(1 such"):
-        carrier.encode()
+        codec.encode()

@@ -128,7 +128,7 @@ class BenchProcesses:
 
 
 @contextmanager
-def crew(lab: Lab, numbers: Iterable[int], log: Path) -> Iterator[BenchProcesses]:
+def bench_processes(lab: Lab, numbers: Iterable[int], log: Path) -> Iterator[BenchProcesses]:
     """Processes for the length of a ``with`` block; ``log`` is the folder of what they complain
     about."""
     processes = BenchProcesses(lab, numbers, log)

@@ -26,7 +26,7 @@ from testbed.bench.exchange.cases import (
     bypass,
     row,
 )
-from testbed.bench.exchange.nodes import BenchProcesses, crew, node_name
+from testbed.bench.exchange.nodes import BenchProcesses, bench_processes, node_name
 from testbed.bench.links.alternatives import shape
 from testbed.bench.links.lab import Lab, await_listening, end_process, iperf3, lab, received_bits
 from testbed.bench.results import (
@@ -72,7 +72,7 @@ class ExchangeBench:
         self._lab, self._numbers, self._seconds = lab, list(numbers), seconds
         self._log = log
         self._ports, self._stack = count(), ExitStack()
-        self._crew: BenchProcesses | None = None
+        self._processes: BenchProcesses | None = None
 
     def __enter__(self) -> ExchangeBench:
         return self
@@ -85,17 +85,19 @@ class ExchangeBench:
         if cell.exchange == IPERF:
             return _iperf3(self._lab, cell, max(1, round(self._seconds)))
         try:
-            return self._measure(self._hands(), cell)
+            return self._measure(self._running_processes(), cell)
         except BaseException:
             self._stack.close()
-            self._crew = None
+            self._processes = None
             raise
 
-    def _hands(self) -> BenchProcesses:
-        if self._crew is None or not self._crew.alive:
+    def _running_processes(self) -> BenchProcesses:
+        if self._processes is None or not self._processes.alive:
             self._stack.close()
-            self._crew = self._stack.enter_context(crew(self._lab, self._numbers, self._log))
-        return self._crew
+            self._processes = self._stack.enter_context(
+                bench_processes(self._lab, self._numbers, self._log)
+            )
+        return self._processes
 
     def _measure(self, hands: BenchProcesses, cell: ExchangeCell) -> ExchangeSample:
         tasks = self._tasks(cell)

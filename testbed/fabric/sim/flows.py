@@ -137,7 +137,7 @@ class Flows:
             flow.done(flow)
 
     def advance(self) -> None:
-        """Let what is under way go on until now; ``board.delivered_bits`` says how far that is."""
+        """Let what is under way go on until now; ``links.delivered_bits`` says how far that is."""
         n, passed_s = self.count, self._clock.now - self._then_s
         self._then_s = self._clock.now
         self.links.served_bits += passed_s * self.links.finite

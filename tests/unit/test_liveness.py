@@ -27,9 +27,9 @@ class Peer:
 
 
 def watching(*awaited: int, begun_s: float = 100.0) -> LivenessMonitor:
-    vigil = LivenessMonitor()
-    vigil.look(awaited, begun_s, begun_s)
-    return vigil
+    monitor = LivenessMonitor()
+    monitor.look(awaited, begun_s, begun_s)
+    return monitor
 
 
 def test_a_silent_peer_is_lost_though_others_send() -> None:
@@ -39,12 +39,12 @@ def test_a_silent_peer_is_lost_though_others_send() -> None:
 
 
 def test_a_wait_goes_on_from_one_look_to_the_next_until_a_message_comes() -> None:
-    vigil, peers = watching(1, 2), {1: Peer(), 2: Peer()}
-    vigil.look([1, 2], 107.0, 107.0)
-    assert vigil.lost(peers, T, 108.0) == [1, 2]
-    vigil.on_message(2)
-    vigil.look([1, 2], 107.0, 107.0)
-    assert vigil.lost(peers, T, 108.0) == [1]
+    monitor, peers = watching(1, 2), {1: Peer(), 2: Peer()}
+    monitor.look([1, 2], 107.0, 107.0)
+    assert monitor.lost(peers, T, 108.0) == [1, 2]
+    monitor.on_message(2)
+    monitor.look([1, 2], 107.0, 107.0)
+    assert monitor.lost(peers, T, 108.0) == [1]
 
 
 def test_one_that_waits_itself_is_given_time_to_find_out() -> None:
@@ -71,11 +71,11 @@ def test_the_next_look_is_in_time() -> None:
 
 
 def test_others_are_told_only_of_waits_that_last() -> None:
-    vigil = watching(1)
-    assert not vigil.waits_long(T, 101.9) and vigil.waits_long(T, 102.0)
-    assert vigil.silent_s({1: Peer(progress=101.0)}, 104.0) == 3.0
-    vigil.on_message(1)
-    assert not vigil.waits_long(T, 102.0)
+    monitor = watching(1)
+    assert not monitor.waits_long(T, 101.9) and monitor.waits_long(T, 102.0)
+    assert monitor.silent_s({1: Peer(progress=101.0)}, 104.0) == 3.0
+    monitor.on_message(1)
+    assert not monitor.waits_long(T, 102.0)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -27,7 +27,7 @@ TOKEN = "secret"
 
 
 class Clock:
-    """The board's, which goes on only when it is told to: how busy the machine is changes nothing."""
+    """The server's, which goes on only when it is told to: how busy the machine is changes nothing."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
@@ -44,26 +44,26 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.fixture
-def board(clock: Clock) -> Iterator[ControlServer]:
+def server(clock: Clock) -> Iterator[ControlServer]:
     made = ControlServer("127.0.0.1", 0, TOKEN, ["worker-0", "noise-0"])
     yield made
     made.close()
 
 
-def node(board: ControlServer, name: str, *, started: bool = True) -> JsonLines:
-    lines = JsonLines(socket.create_connection(board._listener.getsockname()))
+def node(server: ControlServer, name: str, *, started: bool = True) -> JsonLines:
+    lines = JsonLines(socket.create_connection(server._listener.getsockname()))
     lines.send("hello", node=name, token=TOKEN)
-    got = board.receive(5.0)
+    got = server.receive(5.0)
     assert got is not None and got[0] == name and got[1]["type"] == "hello"
     if started:
-        board.send(name, "start", t0_ns=0)
+        server.send(name, "start", t0_ns=0)
     return lines
 
 
-def pass_time(board: ControlServer, clock: Clock, seconds: float) -> None:
-    """Raises what the board makes of it."""
+def pass_time(server: ControlServer, clock: Clock, seconds: float) -> None:
+    """Raises what the server makes of it."""
     clock.now_s += seconds
-    assert board.receive(0.01) is None
+    assert server.receive(0.01) is None
 
 
 def eventually(true: Callable[[], bool]) -> None:
@@ -73,55 +73,55 @@ def eventually(true: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def test_a_silent_node_is_lost(board: ControlServer, clock: Clock) -> None:
-    lines = node(board, "worker-0")
-    pass_time(board, clock, SILENCE_S - 0.1)
+def test_a_silent_node_is_lost(server: ControlServer, clock: Clock) -> None:
+    lines = node(server, "worker-0")
+    pass_time(server, clock, SILENCE_S - 0.1)
     with pytest.raises(NodeLost, match=r"no sign of life for 6\.1 s"):
-        pass_time(board, clock, 0.2)
+        pass_time(server, clock, 0.2)
     lines.close()
 
 
-def test_a_sign_of_life_is_heard(board: ControlServer, clock: Clock) -> None:
-    lines = node(board, "worker-0")
-    pass_time(board, clock, SILENCE_S - 0.1)
+def test_a_sign_of_life_is_heard(server: ControlServer, clock: Clock) -> None:
+    lines = node(server, "worker-0")
+    pass_time(server, clock, SILENCE_S - 0.1)
     lines.send("alive")
-    eventually(lambda: board._last_heard_s["worker-0"] == clock.now_s)
-    pass_time(board, clock, SILENCE_S - 0.1)
+    eventually(lambda: server._last_heard_s["worker-0"] == clock.now_s)
+    pass_time(server, clock, SILENCE_S - 0.1)
     lines.close()
 
 
 def test_a_silent_node_is_lost_while_another_has_much_to_say(
-    board: ControlServer, clock: Clock
+    server: ControlServer, clock: Clock
 ) -> None:
-    silent, talking = node(board, "worker-0"), node(board, "noise-0")
+    silent, talking = node(server, "worker-0"), node(server, "noise-0")
     clock.now_s += SILENCE_S + 0.1
     for _ in range(50):
         talking.send("event", event={"kind": "step", "step": 1})
-    eventually(lambda: board._inbox.qsize() == 50)
+    eventually(lambda: server._inbox.qsize() == 50)
     with pytest.raises(NodeLost, match=r"'worker-0'.*no sign of life"):
-        board.receive(5.0)
+        server.receive(5.0)
     silent.close()
     talking.close()
 
 
-def test_a_node_that_prepares_may_be_silent_for_longer(board: ControlServer, clock: Clock) -> None:
-    lines = node(board, "worker-0", started=False)
-    pass_time(board, clock, PREPARING_S - 0.1)
+def test_a_node_that_prepares_may_be_silent_for_longer(server: ControlServer, clock: Clock) -> None:
+    lines = node(server, "worker-0", started=False)
+    pass_time(server, clock, PREPARING_S - 0.1)
     with pytest.raises(NodeLost, match="no sign of life"):
-        pass_time(board, clock, 0.2)
+        pass_time(server, clock, 0.2)
     lines.close()
 
 
 def test_a_node_that_does_not_read_is_lost(
-    board: ControlServer, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    server: ControlServer, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "UNREAD_S", 0.3)
-    lines = node(board, "worker-0")
+    lines = node(server, "worker-0")
     lost: list[NodeLost] = []
 
     def send() -> None:
         try:
-            board.send("worker-0", "job", text="x" * (32 << 20))
+            server.send("worker-0", "job", text="x" * (32 << 20))
         except NodeLost as error:
             lost.append(error)
 
@@ -134,14 +134,14 @@ def test_a_node_that_does_not_read_is_lost(
             break
     assert [error.reason for error in lost] == ["it has not read for 0.3 s"]
     with pytest.raises(NodeLost):
-        board.send("worker-0", "end")
+        server.send("worker-0", "end")
     lines.close()
 
 
-def test_a_long_line_arrives_at_a_node_that_reads_late(board: ControlServer, clock: Clock) -> None:
-    lines, text = node(board, "worker-0"), "x" * (12 << 20)
+def test_a_long_line_arrives_at_a_node_that_reads_late(server: ControlServer, clock: Clock) -> None:
+    lines, text = node(server, "worker-0"), "x" * (12 << 20)
     lines.socket.settimeout(10.0)
-    sender = threading.Thread(target=board.send, args=("worker-0", "job"), kwargs={"text": text})
+    sender = threading.Thread(target=server.send, args=("worker-0", "job"), kwargs={"text": text})
     sender.start()
     got = [message["type"] for message in (next(iter(lines)), next(iter(lines)))]
     sender.join(10.0)
@@ -149,63 +149,63 @@ def test_a_long_line_arrives_at_a_node_that_reads_late(board: ControlServer, clo
     lines.close()
 
 
-def test_a_paused_node_is_excused_until_it_goes_on(board: ControlServer, clock: Clock) -> None:
-    lines = node(board, "worker-0")
-    board.pause_liveness("worker-0")
-    pass_time(board, clock, 10 * SILENCE_S)
-    board.resume_liveness("worker-0")
-    pass_time(board, clock, SILENCE_S - 0.1)
+def test_a_paused_node_is_excused_until_it_goes_on(server: ControlServer, clock: Clock) -> None:
+    lines = node(server, "worker-0")
+    server.pause_liveness("worker-0")
+    pass_time(server, clock, 10 * SILENCE_S)
+    server.resume_liveness("worker-0")
+    pass_time(server, clock, SILENCE_S - 0.1)
     with pytest.raises(NodeLost, match="no sign of life"):
-        pass_time(board, clock, 0.2)
+        pass_time(server, clock, 0.2)
     lines.close()
 
 
-def test_a_dismissed_node_may_go_and_come_back(board: ControlServer, clock: Clock) -> None:
-    first = node(board, "noise-0")
-    board.expect_exit("noise-0")
+def test_a_dismissed_node_may_go_and_come_back(server: ControlServer, clock: Clock) -> None:
+    first = node(server, "noise-0")
+    server.expect_exit("noise-0")
     first.close()
     eventually(lambda: not any("_listen" in thread.name for thread in threading.enumerate()))
-    pass_time(board, clock, 10 * SILENCE_S)
-    assert board.connected() == []
-    second = node(board, "noise-0")
-    assert board.connected() == ["noise-0"]
+    pass_time(server, clock, 10 * SILENCE_S)
+    assert server.connected() == []
+    second = node(server, "noise-0")
+    assert server.connected() == ["noise-0"]
     second.send("up")
-    assert board.receive(5.0) == ("noise-0", {"type": "up"})
+    assert server.receive(5.0) == ("noise-0", {"type": "up"})
     second.close()
     with pytest.raises(NodeLost, match="its process ended"):
-        board.receive(20.0)
+        server.receive(20.0)
 
 
-def test_a_dismissed_node_is_not_sent_away_for_what_it_still_says(board: ControlServer) -> None:
-    first = node(board, "noise-0", started=False)
-    board.expect_exit("noise-0")
+def test_a_dismissed_node_is_not_sent_away_for_what_it_still_says(server: ControlServer) -> None:
+    first = node(server, "noise-0", started=False)
+    server.expect_exit("noise-0")
     for _ in range(3):
         first.send("alive")
     first.send("up")
-    assert board.receive(0.2) is None
+    assert server.receive(0.2) is None
     first.socket.settimeout(0.2)
     with pytest.raises(TimeoutError):  # open, and silent
         first.socket.recv(1)
     first.close()
 
 
-def test_a_posted_message_comes_as_the_nodes_own(board: ControlServer) -> None:
-    board.post("worker-0", {"type": "error", "message": "x"})
-    assert board.receive(1.0) == ("worker-0", {"type": "error", "message": "x"})
+def test_a_posted_message_comes_as_the_nodes_own(server: ControlServer) -> None:
+    server.post("worker-0", {"type": "error", "message": "x"})
+    assert server.receive(1.0) == ("worker-0", {"type": "error", "message": "x"})
 
 
-def stranger(board: ControlServer) -> socket.socket:
-    made = socket.create_connection(board._listener.getsockname())
+def stranger(server: ControlServer) -> socket.socket:
+    made = socket.create_connection(server._listener.getsockname())
     made.settimeout(20)
     return made
 
 
 @pytest.mark.parametrize(("bound", "most"), [("MOST_WAITING", 100), ("MOST_WAITING_BYTES", 10**6)])
 def test_nodes_are_not_read_while_too_much_waits(
-    board: ControlServer, clock: Clock, monkeypatch: pytest.MonkeyPatch, bound: str, most: int
+    server: ControlServer, clock: Clock, monkeypatch: pytest.MonkeyPatch, bound: str, most: int
 ) -> None:
     monkeypatch.setattr(module, bound, most)
-    lines = node(board, "worker-0")
+    lines = node(server, "worker-0")
     count, text = 2000, "x" * 10_000  # more than sockets take
 
     def say() -> None:
@@ -215,85 +215,85 @@ def test_nodes_are_not_read_while_too_much_waits(
     saying = threading.Thread(target=say)
     saying.start()
     saying.join(0.5)
-    assert saying.is_alive() and board._inbox.qsize() <= 100
+    assert saying.is_alive() and server._inbox.qsize() <= 100
     clock.now_s += 2 * SILENCE_S
     until = time.monotonic() + 5
-    while board._last_heard_s["worker-0"] < clock.now_s and time.monotonic() < until:
+    while server._last_heard_s["worker-0"] < clock.now_s and time.monotonic() < until:
         time.sleep(0.01)
-    got = [board.receive(5.0) for _ in range(count)]
+    got = [server.receive(5.0) for _ in range(count)]
     assert [message["event"]["step"] for _, message in filter(None, got)] == list(range(count))
     saying.join(5)
     assert not saying.is_alive()
     lines.close()
 
 
-def test_a_stranger_that_says_nothing_is_sent_away(board: ControlServer, clock: Clock) -> None:
-    with stranger(board) as silent:
-        eventually(lambda: len(board._pending) == 1)
+def test_a_stranger_that_says_nothing_is_sent_away(server: ControlServer, clock: Clock) -> None:
+    with stranger(server) as silent:
+        eventually(lambda: len(server._pending) == 1)
         clock.now_s += GREETING_S
         assert silent.recv(1) == b""
-    node(board, "worker-0").close()
-    assert board._nodes["worker-0"].most_bytes == MAX_LINE
+    node(server, "worker-0").close()
+    assert server._nodes["worker-0"].most_bytes == MAX_LINE
 
 
-def test_a_greeting_is_short(board: ControlServer) -> None:
-    with stranger(board) as talker:
+def test_a_greeting_is_short(server: ControlServer) -> None:
+    with stranger(server) as talker:
         talker.sendall(b'{"type": "hello", "node": "' + b"x" * GREETING_BYTES)
         with suppress(ConnectionResetError):
             assert talker.recv(1) == b""
-    node(board, "worker-0").close()
+    node(server, "worker-0").close()
 
 
 def test_a_node_comes_from_its_own_address() -> None:
     """Who knows the token and a name is turned away all the same, and the node itself gets in."""
     names, addresses = ["worker-0", "noise-0"], {"worker-0": "127.0.0.2"}
-    board = ControlServer("127.0.0.1", 0, TOKEN, names, addresses)
+    server = ControlServer("127.0.0.1", 0, TOKEN, names, addresses)
     try:
-        with stranger(board) as posing:
+        with stranger(server) as posing:
             posing.sendall(
                 json.dumps({"type": "hello", "node": "worker-0", "token": TOKEN}).encode() + b"\n"
             )
             assert posing.recv(1) == b""
-        eventually(lambda: board.strangers == 1)
-        assert board.connected() == []
+        eventually(lambda: server.strangers == 1)
+        assert server.connected() == []
         own = socket.create_connection(
-            board._listener.getsockname(), source_address=("127.0.0.2", 0)
+            server._listener.getsockname(), source_address=("127.0.0.2", 0)
         )
         lines = JsonLines(own)
         lines.send("hello", node="worker-0", token=TOKEN)
-        came = board.receive(5.0)
+        came = server.receive(5.0)
         assert came is not None and came[0] == "worker-0"
-        node(board, "noise-0").close()  # wherever it is
-        assert board.strangers == 1
+        node(server, "noise-0").close()  # wherever it is
+        assert server.strangers == 1
         lines.close()
     finally:
-        board.close()
+        server.close()
 
 
-def test_strangers_are_counted(board: ControlServer) -> None:
+def test_strangers_are_counted(server: ControlServer) -> None:
     for words in (b"", b"{}\n", b"[]\n", b'{"type": "hello", "node": "worker-0", "token": "x"}\n'):
-        with stranger(board) as one:
+        with stranger(server) as one:
             one.sendall(words)
             one.shutdown(socket.SHUT_WR)
             with suppress(ConnectionResetError):
                 assert one.recv(1) == b""
-    eventually(lambda: board.strangers == 4)
-    node(board, "worker-0").close()
-    assert board.strangers == 4
+    eventually(lambda: server.strangers == 4)
+    node(server, "worker-0").close()
+    assert server.strangers == 4
 
 
-def test_a_flood_of_strangers_keeps_nobody_out(board: ControlServer) -> None:
+def test_a_flood_of_strangers_keeps_nobody_out(server: ControlServer) -> None:
     before = threading.active_count()
-    flood = [stranger(board) for _ in range(300)]
-    node(board, "worker-0").close()
+    flood = [stranger(server) for _ in range(300)]
+    node(server, "worker-0").close()
     eventually(lambda: threading.active_count() - before <= 34)
-    assert len(board._pending) <= 32
+    assert len(server._pending) <= 32
     for each in flood:
         each.close()
 
 
 def test_who_cannot_be_let_in_ends_nothing(
-    board: ControlServer, monkeypatch: pytest.MonkeyPatch
+    server: ControlServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No thread for the first, no such option on the second's socket: the third is heard."""
     failing = iter([RuntimeError("can't start new thread"), OSError(22, "Invalid argument")])
@@ -305,10 +305,10 @@ def test_who_cannot_be_let_in_ends_nothing(
 
     monkeypatch.setattr(module, "JsonLines", refused)
     for _ in range(2):
-        with stranger(board) as turned_away, suppress(OSError):
+        with stranger(server) as turned_away, suppress(OSError):
             turned_away.recv(1)
     monkeypatch.undo()
-    lines = JsonLines(socket.create_connection(board._listener.getsockname()))
+    lines = JsonLines(socket.create_connection(server._listener.getsockname()))
     lines.send("hello", node="worker-0", token=TOKEN)
-    eventually(lambda: board.connected() == ["worker-0"])
+    eventually(lambda: server.connected() == ["worker-0"])
     lines.close()
