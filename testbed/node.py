@@ -1,12 +1,13 @@
-"""All that a role may touch: ``Node``, ``Endpoint``, and collective operations of somebody else's
-library where a node has them.
-
-A library brings connections of its own, which nobody counts frames on; what a group moved is read
-from the counters of the node's interface.
+"""All that a role may touch: ``Node``, and the ``Endpoint`` through which it sends and receives
+``Message``s.
 
 Worker, server and controller code touches time, threads, randomness and the network only through a
-``Node``. Behind it stand sockets and threads on a real host, or a virtual clock (``fabric/sim``):
-the roles cannot tell. Everything blocks; there is one thread of control per activity.
+``Node``. Behind it stand sockets and threads on a real host (``fabric/host_node.py``), or a virtual
+clock (``fabric/sim/node.py``): the roles cannot tell. Everything blocks; there is one thread of
+control per activity.
+
+At the end of the file: ``CollectiveGroup``, collective operations of somebody else's library, where
+a node has them. Of the exchanges, only ``testbed.exchange.gloo`` uses these.
 """
 
 from __future__ import annotations
@@ -21,56 +22,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class GroupTraffic:
-    """Traffic that an interface has carried, in bytes with all headers that it sees."""
-
-    interface: str
-    sent: int
-    received: int
-
-    def since(self, before: GroupTraffic) -> GroupTraffic:
-        """From ``before`` on."""
-        return GroupTraffic(
-            self.interface, self.sent - before.sent, self.received - before.received
-        )
-
-    def to_json(self) -> dict[str, str | int]:
-        """As it is recorded."""
-        return {"interface": self.interface, "sent": self.sent, "received": self.received}
-
-
-class Pending(Protocol):
-    """An operation under way. The tensors it was given must stay as they are."""
-
-    def wait(self) -> float:
-        """Until it has ended; returns when it did, in seconds of ``Node.now()``.
-
-        Raises NodeLost with what the library says when a member cannot be reached.
-        """
-        ...
-
-
-class CollectiveGroup(Protocol):
-    """Some nodes on the data network. All members make the same operations in the same order."""
-
-    def add_up(self, values: Tensor) -> Pending:
-        """Begin to set ``values`` (float32 or bfloat16, contiguous) to all members' sum."""
-        ...
-
-    def gather(self, own: Tensor, everybodys: Tensor) -> Pending:
-        """Begin to copy all members' ``own`` (m,) to ``everybodys`` (n·m,), by rank."""
-        ...
-
-    def carried(self) -> GroupTraffic:
-        """Return the traffic of the node's data interface since the group was made."""
-        ...
-
-    def close(self) -> None:
-        """End all connections. Nothing of the group may be used after it."""
-        ...
-
-
 T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview
 
@@ -79,13 +30,19 @@ class Kind(IntEnum):
     """The kind of a frame."""
 
     HELLO = 1
+    """A worker is there: to the servers, or to its peers. Servers answer with none."""
     GRADIENT = 2
+    """A gradient of one step and bucket, or a part of one: of a worker."""
     UPDATE = 3
+    """The answer to a step and bucket: the mean, or parameters. Of a server."""
     BYE = 4
+    """The sender is done; of a server: the update of this step was the last."""
     WAIT_NOTICE = 5
     """Endpoints among themselves; roles see none."""
     LEAVE = 6
+    """A worker takes no part from this step on."""
     REJOIN = 7
+    """A worker that was away asks for the parameters; an UPDATE brings them."""
 
 
 @dataclass(slots=True)
@@ -142,8 +99,9 @@ class Endpoint(Protocol):
     ) -> Message:
         """The next message from any peer, within ``timeout`` seconds. Raises NodeLost otherwise.
 
-        ``awaited``: it names those of them of whom nothing has come for so long, whatever comes
-        from others. ``waiting``: who waits for this node; they are told that it waits itself.
+        ``awaited``: peers from which a message is expected; NodeLost names those of them that sent
+        nothing for ``timeout`` seconds, even if others did. ``waiting``: peers that wait for this
+        node; they are told that it waits itself, so that they do not take it for lost.
         """
         ...
 
@@ -173,21 +131,21 @@ class NodeTask(Protocol):
 
 
 class Node(Protocol):
-    """A role's whole world."""
+    """A role's whole world, in groups.
+
+    ==========  ==================================================
+    identity    ``name``
+    time        ``now``, ``cpu``, ``sleep_until``, ``compressed``
+    network     ``endpoint``, ``group``, ``asked_rate``
+    activities  ``spawn``, ``background``, ``queue``
+    randomness  ``rng``
+    records     ``record``, ``recording``
+    ==========  ==================================================
+    """
 
     @property
     def name(self) -> str:
         """Name in the scenario, ``worker-0``."""
-        ...
-
-    @property
-    def rng(self) -> Random:
-        """Private source of randomness, seeded from the run's seed and the node's name."""
-        ...
-
-    @property
-    def endpoint(self) -> Endpoint:
-        """The data network."""
         ...
 
     def now(self) -> float:
@@ -203,10 +161,27 @@ class Node(Protocol):
         ...
 
     def compressed(self, pieces: int, elements: int) -> None:
-        """So many things have just been made sparse, each by itself, of so many elements in all.
-
-        Where that took no time of this node's clock, let pass what it is said to take.
+        """Let the virtual clock pass the time that compressing ``pieces`` vectors of ``elements``
+        in all takes; nothing on a real host, whose clock has gone on.
         """
+        ...
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The data network."""
+        ...
+
+    def group(self, members: Sequence[int], patience_s: float, timeout_s: float) -> CollectiveGroup:
+        """A group of ``members`` (peers, by rank), who all ask for it, before t0; there is one at
+        most.
+
+        They are waited for ``patience_s``, and an operation may take ``timeout_s``. Raises
+        MachineError where nodes cannot have one, NodeLost when the others do not come.
+        """
+        ...
+
+    def asked_rate(self, link: str, direction: Literal["up", "down"]) -> float | None:
+        """Latest asked rate of a link's direction, bit/s, if this node is told of it."""
         ...
 
     def spawn(self, activity: Callable[[], None]) -> NodeTask:
@@ -225,22 +200,68 @@ class Node(Protocol):
         """A new queue for this node's activities."""
         ...
 
-    def group(self, members: Sequence[int], patience_s: float, timeout_s: float) -> CollectiveGroup:
-        """A group of ``members`` (peers, by rank), who all ask for it, before t0; there is one at
-        most.
-
-        They are waited for ``patience_s``, and an operation may take ``timeout_s``. Raises
-        MachineError where nodes cannot have one, NodeLost when the others do not come.
-        """
+    @property
+    def rng(self) -> Random:
+        """Private source of randomness, seeded from the run's seed and the node's name."""
         ...
-
-    recording: bool
-    """True where ``record`` keeps what it is given; of very many simulated nodes only some do."""
 
     def record(self, event: dict[str, object]) -> None:
         """Add one event to the run's records."""
         ...
 
-    def asked_rate(self, link: str, direction: Literal["up", "down"]) -> float | None:
-        """Latest asked rate of a link's direction, bit/s, if this node is told of it."""
+    recording: bool
+    """True where ``record`` keeps what it is given; of very many simulated nodes only some do."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTraffic:
+    """Traffic that an interface has carried, in bytes with all headers that it sees."""
+
+    interface: str
+    sent: int
+    received: int
+
+    def since(self, before: GroupTraffic) -> GroupTraffic:
+        """From ``before`` on."""
+        return GroupTraffic(
+            self.interface, self.sent - before.sent, self.received - before.received
+        )
+
+    def to_json(self) -> dict[str, str | int]:
+        """As it is recorded."""
+        return {"interface": self.interface, "sent": self.sent, "received": self.received}
+
+
+class Pending(Protocol):
+    """An operation under way. The tensors it was given must stay as they are."""
+
+    def wait(self) -> float:
+        """Until it has ended; returns when it did, in seconds of ``Node.now()``.
+
+        Raises NodeLost with what the library says when a member cannot be reached.
+        """
+        ...
+
+
+class CollectiveGroup(Protocol):
+    """Some nodes on the data network. All members make the same operations in the same order.
+
+    The library brings connections of its own, which nobody counts frames on: what a group moved is
+    read from the counters of the node's interface (``carried``).
+    """
+
+    def add_up(self, values: Tensor) -> Pending:
+        """Begin to set ``values`` (float32 or bfloat16, contiguous) to all members' sum."""
+        ...
+
+    def gather(self, own: Tensor, everybodys: Tensor) -> Pending:
+        """Begin to copy all members' ``own`` (m,) to ``everybodys`` (n·m,), by rank."""
+        ...
+
+    def carried(self) -> GroupTraffic:
+        """Return the traffic of the node's data interface since the group was made."""
+        ...
+
+    def close(self) -> None:
+        """End all connections. Nothing of the group may be used after it."""
         ...

@@ -1,4 +1,5 @@
-"""Nodes, racks, cables and interfaces, and limits of a node's processes and memory."""
+"""Nodes, racks, cables and interfaces, the ports on which nodes listen, and limits of a node's
+processes and memory."""
 
 from __future__ import annotations
 

@@ -1,5 +1,20 @@
 """Parts that all exchanges share: what a worker submits and gets back, both sides' common base, who
 the peers are, and what an exchange consists of (``ExchangeSpec``).
+
+A new exchange needs a ``WorkerSide`` and, unless workers are each other's peers, a ``ServerSide``.
+Some fields of ``ExchangeSpec`` ask more of them:
+
+    field               worker's side                 server's side
+    (every exchange)    WorkerSide                    ServerSide, or none
+    buckets             PsWorkerExchange: arrived     PsServerExchange: gather_any
+    partial             PsWorkerExchange: expect      gathers from Membership.of_step, answers all
+    elastic             ElasticPsWorker               ElasticPsServer
+    max_lost_workers    WorkerSide                    WorkerSetServer: alive, lost, dropped
+    unit "blocks"       CodedExchange                 none
+    unit "vector"       updates are float32 vectors   none
+
+The named classes are in ``parameter_server`` and ``coded.exchange``. To register one:
+``exchanges.add(name, spec)``, or an entry point of the group ``narrows.exchanges``.
 """
 
 from __future__ import annotations
@@ -276,9 +291,20 @@ class ServerSide(ExchangeSide, ABC):
 class ExchangeSpec:
     """Both sides of one way to exchange gradients."""
 
+    # how it is made
     worker: Callable[[Node, Membership], WorkerSide]
     server: Callable[[Node, Membership], ServerSide] | None = None
     """None: workers are each other's peers; a scenario's servers stand aside."""
+    elastic: (
+        tuple[Callable[[Node, Membership], WorkerSide], Callable[[Node, Membership], ServerSide]]
+        | None
+    ) = None
+    """Both sides where workers leave and return, an ``ElasticPsWorker`` and an ``ElasticPsServer``;
+    None: nobody can."""
+    options: type[Options] = Options
+    """Options that ``exchange_options`` may set."""
+
+    # what it carries
     unit: Unit = "payload"
     """Form of what ``submit`` is given and an update holds: a ``payload`` as the compressor writes
     it; the whole gradient and its mean as a float32 ``vector``; int32 ``blocks`` (blocks, size),
@@ -291,13 +317,18 @@ class ExchangeSpec:
     overlaps: bool = False
     """True if parts of a vector are submitted while the backward pass goes on: buckets count from
     its end."""
-    options: type[Options] = Options
-    """Options that ``exchange_options`` may set."""
+    down: tuple[str, ...] | None = None
+    """Codings that can write what comes back; None: all."""
+
+    # where it may be used, and how it goes on
     suits: Callable[[Mapping[str, Any], int, int], None] = lambda _options, _workers, _batch: None
     """Raises InputError where so many workers, with batches of so many samples, cannot exchange
     like this."""
     work: Callable[[Mapping[str, Any], int], float] = lambda _options, _workers: 1.0
     """Samples that one of so many workers computes at most, in its batches."""
+    partial: bool = False
+    """True if only some workers may take part in a step: its side is a ``PsWorkerExchange``, its
+    server gathers from ``Membership.of_step`` and answers all."""
     lockstep: bool = True
     """Nobody is more than a step ahead of anybody, and all of a step's gradients are in its
     mean."""
@@ -307,17 +338,6 @@ class ExchangeSpec:
     """True if what controllers agree upon can go with gradients."""
     most_servers: int | None = None
     """None: any number may share the model."""
-    down: tuple[str, ...] | None = None
-    """Codings that can write what comes back; None: all."""
-    partial: bool = False
-    """True if only some workers may take part in a step: its side is a ``PsWorkerExchange``, its
-    server gathers from ``Membership.of_step`` and answers all."""
-    elastic: (
-        tuple[Callable[[Node, Membership], WorkerSide], Callable[[Node, Membership], ServerSide]]
-        | None
-    ) = None
-    """Both sides where workers leave and return, an ``ElasticPsWorker`` and an ``ElasticPsServer``;
-    None: nobody can."""
     max_lost_workers: Callable[[Mapping[str, Any], int], int] = lambda _options, _workers: 0
     """How many workers may be lost without an end to the run, by ``exchange_options`` and their
     number."""

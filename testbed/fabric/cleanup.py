@@ -1,5 +1,8 @@
-"""Undoing a journal of a namespace run, newest entry first; each entry's own identity is checked
-before it is removed.
+"""Undoing a journal, newest entry first; each entry's own identity is checked before it is removed.
+
+``sweep`` is called by fabrics at the end of a run, and by ``testbed clean`` (``cli/doctor.py``),
+which decides whose run is over: its process is dead, and it was not kept. Here are the kinds of
+entries that runs in namespaces make; ``docker.engine`` adds those of containers.
 """
 
 from __future__ import annotations

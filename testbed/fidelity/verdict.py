@@ -1,5 +1,6 @@
 """Verdict on whether a run may be believed: measures against one table of thresholds, each with its
-reason; times in which this machine was not reliable; and the certificate. Pure.
+reason; times in which this machine was not reliable; and the certificate. The table is
+``records.manifest.Thresholds``, the measures are from ``link_checks.all_findings``. Pure.
 
 Within a threshold a measure is *valid*, up to ``degraded_factor`` times it *degraded*, beyond
 it *invalid*; a run is as good as its worst measure. What could not be measured is said, and counts

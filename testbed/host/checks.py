@@ -23,6 +23,7 @@ from testbed.host import docker_engine as engine_module
 from testbed.host import images, packages, paths, user_namespace
 from testbed.host.paths import has_gpu
 from testbed.host.uml import guest as uml_guest
+from testbed.topology import CONTROL_PORT
 
 if TYPE_CHECKING:
     from testbed.links.capabilities import Capabilities
@@ -95,7 +96,6 @@ def _said(error: MachineError) -> Finding:
 
 
 _CONGESTION = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
-_CONTROL_PORT = 7077
 _LISTENS = "0A"
 
 
@@ -105,10 +105,10 @@ def control_port() -> Finding:
         lines = table.read_text().splitlines()[1:] if table.exists() else []
         for address, _, state in (line.split()[1:4] for line in lines):
             host, _, port = address.partition(":")
-            if (int(port, 16), state, set(host)) == (_CONTROL_PORT, _LISTENS, {"0"}):
-                taken = f"port {_CONTROL_PORT} is taken on all addresses"
+            if (int(port, 16), state, set(host)) == (CONTROL_PORT, _LISTENS, {"0"}):
+                taken = f"port {CONTROL_PORT} is taken on all addresses"
                 return Finding(False, taken, "Stop what listens there")
-    return Finding(True, f"port {_CONTROL_PORT} is free")
+    return Finding(True, f"port {CONTROL_PORT} is free")
 
 
 def subnets() -> Finding:

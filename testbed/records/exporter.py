@@ -154,7 +154,10 @@ class Exporter:
             self._rate.labels(**labels).set(rate)
 
     def serve(self, address: str, port: int) -> Callable[[], None]:
-        """Answer scrapes from a thread; returns what ends that. Raises MachineError if taken."""
+        """Answer scrapes from a thread; returns what ends that. Raises MachineError if taken.
+
+        A node serves its address on the control network, at ``topology.METRICS_PORT``.
+        """
         try:
             server = make_server(
                 address, port, make_wsgi_app(self.registry), _Server, handler_class=_Handler

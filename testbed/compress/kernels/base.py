@@ -1,4 +1,8 @@
-"""Statistics that kernels return, and buffers that they work in."""
+"""Statistics that kernels return, and buffers that they work in.
+
+The kernels themselves: ``kernels.of`` chooses them by device. ``torch_ops.Operations`` has all in
+plain PyTorch, ``cpu.CpuKernels`` and ``torch_ops.CudaKernels`` faster ones.
+"""
 
 from __future__ import annotations
 

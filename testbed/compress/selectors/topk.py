@@ -34,7 +34,8 @@ class TopK(CountSelector[Options]):
     """The ``round(density · n)`` elements of greatest magnitude; of equal ones the first in the
     vector.
 
-    The rule for ties makes the choice a function of the vector alone, on every device.
+    It is ``torch.topk`` that chooses; ``Radix`` makes the same choice by compiled kernels. The rule
+    for ties makes the choice a function of the vector alone, on every device.
     """
 
     name = "topk"

@@ -1,5 +1,7 @@
-"""The queueing tree of a link direction (an HTB root, one class, a ``bfifo`` leaf), and a device's
-root discipline.
+"""The queueing tree of a link direction (an HTB root, one class, a ``bfifo`` leaf), and
+``RootQdisc``: a device's root discipline, to which messages are sent, and which is removed in the
+end. There are two kinds: the queue (``shaper.ShapedQueue``), and the delay line
+(``netem_stage.NetemStage``).
 
 Rates are bit/s outside and byte/s in messages; times inside the kernel's messages are ticks of 64
 ns. The link layer is declared Ethernet, so that no rate table has to be sent.
