@@ -1,7 +1,7 @@
 """What every selector, value coding and memory must hold to, in every combination, whoever wrote it.
 
-A part that is registered is tested here without a line of its own, but for ``KINDS``: what is promised of
-the values that a coding gives back.
+A part that is registered is tested here without a line of its own; what is promised of the values that a
+coding gives back is in ``value_cases``.
 """
 
 from __future__ import annotations
