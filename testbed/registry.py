@@ -106,10 +106,10 @@ class Options(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
-Model = TypeVar("Model", bound=Options)
+OptionsT = TypeVar("OptionsT", bound=Options)
 
 
-def read(part: str, model: type[Model], given: Mapping[str, Any]) -> Model:
+def read(part: str, model: type[OptionsT], given: Mapping[str, Any]) -> OptionsT:
     """``given`` as ``model``. Raises InputError with every wrong option of ``part``."""
     try:
         return model(**given)
@@ -134,7 +134,7 @@ def _complaint(detail: Any) -> str:
     return f"{name}{reason}" + (f", got {detail['input']!r}" if name else "")
 
 
-class Configured(Generic[Model]):
+class Configured(Generic[OptionsT]):
     """Base of parts that have a name, options, and a state that goes through checkpoints."""
 
     noun: ClassVar[str]
@@ -146,7 +146,7 @@ class Configured(Generic[Model]):
 
     def configure(self, options: Mapping[str, Any]) -> None:
         """Set ``options``. Raises InputError that names every wrong one and lists the known."""
-        self.options: Model = read(f"{self.noun} {self.name!r}", self.model, options)
+        self.options: OptionsT = read(f"{self.noun} {self.name!r}", self.model, options)
 
     def state(self) -> dict[str, Any]:
         """Return everything needed to go on from here, as copies; JSON values."""

@@ -1,11 +1,12 @@
 """Base classes of compression. A message is what three things make of a gradient:
 
-    memory      adds what was not sent before          p = g + e
-    selector    chooses which elements travel          indices, values
-    values      writes each value in few bits          1 bit, 4 bits, bfloat16, …
+    Memory.accumulate   adds what was not sent before       p = g + e, an ``AccumulatedGradient``
+    Selector.select     chooses which elements travel       indices and values, a ``Sparse``
+    Values.write        writes each value in few bits       1 bit, 4 bits, bfloat16, …
+    Memory.update       keeps what the message lacks        e ← p − what the receiver will read
 
-and, at the end, the memory keeps what the message lacks: e ← p − what the receiver will read. Any
-three go together; an algorithm is a row that names them. One instance of each serves one bucket.
+``compressor.Bucket`` makes these calls. Any three go together; an algorithm is a row that names
+them. One instance of each serves one bucket. New ones: docs/how-to/adding-an-algorithm.md.
 """
 
 from __future__ import annotations

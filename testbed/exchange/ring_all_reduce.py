@@ -10,6 +10,12 @@ Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 20
 A segment is added up in the order of the ring, whatever comes first: sums do not depend on timing.
 Everybody uses the mean as it was sent, its owner too, so that all have the same bits.
 
+    worker 0 of 3   sends segment   does with what it receives
+    hop 0           0               adds it to segment 2
+    hop 1           2               adds it to segment 1, which is then everybody's: divides it by 3
+    hop 2           1               takes it over as segment 0
+    hop 3           0               takes it over as segment 2
+
 Frames of a run: as of ``testbed.exchange.all_gather``, and per step one GRADIENT for each hop,
 whose number is its bucket.
 """
@@ -70,7 +76,7 @@ class RingExchange(AllGatherExchange):
         # by hop: in each the one is sent that was received in the hop before it
         segments = [views[(self._rank - hop) % self._workers] for hop in range(self._workers)]
         start_s = self._node.now()
-        bytes_up = self._pass_on(step, 0, segments[0])
+        bytes_up = self._send_segment(step, 0, segments[0])
         finish = partial(
             self._finish_ring, step, vector, segments, start_s, self._node.now(), bytes_up
         )
@@ -90,26 +96,26 @@ class RingExchange(AllGatherExchange):
         summed = self._workers - 1
         for hop in range(2 * summed):
             segment = segments[(hop + 1) % self._workers]
-            message, values = self._take(step, hop, segment.size)
+            message, values = self._receive_segment(step, hop, segment.size)
             messages.append(message)
-            if hop < summed:
+            if hop < summed:  # reduce-scatter
                 segment += values
-            else:
+            else:  # all-gather
                 segment[:] = values
-            if hop == summed - 1:
-                self._settle(segment)
+            if hop == summed - 1:  # this segment has everybody's values
+                self._make_mean(segment)
             if hop + 1 < 2 * summed:
-                bytes_up += self._pass_on(step, hop + 1, segment)
+                bytes_up += self._send_segment(step, hop + 1, segment)
         bytes_down = sum(map(self.frame_bytes, messages))
         timing = timing_of(start_s, sent_s, messages, bytes_up, bytes_down)
         return Update("gradient", step, vector.data.cast("B")), timing
 
-    def _settle(self, segment: Floats) -> None:
+    def _make_mean(self, segment: Floats) -> None:
         """Make a sum the mean, as it will be read everywhere."""
         segment /= self._workers
         segment[:] = self._coding.write(segment, self._section(segment.size), Random(0))
 
-    def _pass_on(self, step: int, hop: int, segment: Floats) -> int:
+    def _send_segment(self, step: int, hop: int, segment: Floats) -> int:
         """Send a segment to the next worker, if there is another; returns frame bytes. Raises
         NodeLost."""
         if self._workers == 1:
@@ -118,7 +124,7 @@ class RingExchange(AllGatherExchange):
         self._coding.write(segment, section, Random(0))
         return self._send([self._next], Kind.GRADIENT, step, hop, section.data)
 
-    def _take(self, step: int, hop: int, count: int) -> tuple[Message, Floats]:
+    def _receive_segment(self, step: int, hop: int, count: int) -> tuple[Message, Floats]:
         """The message of the worker before, and its ``count`` values. Raises NodeLost,
         WireError."""
         (message,) = self._collector.collect(

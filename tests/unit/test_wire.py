@@ -176,6 +176,9 @@ def test_two_value_codings_with_one_number(monkeypatch: pytest.MonkeyPatch) -> N
         coding_of(253)
     with pytest.raises(InputError, match=clash):
         Recipe().check()
+    monkeypatch.setattr(Signs, "code", 256)
+    with pytest.raises(InputError, match="'signs' cannot have the number 256"):
+        Recipe().check()
     monkeypatch.undo()
     with pytest.raises(WireError, match="unknown value coding 253"):
         coding_of(253)

@@ -14,7 +14,8 @@ from testbed.records.events import Event, LinkMismatch, LinkSample
 from testbed.scenario.link_state import FRAME_BYTES, LinkState
 
 WATCHED_S = 0.05
-"""Looks are 20 ms apart; nobody vouches for what is beyond so much between two of them."""
+"""Looks are 20 ms apart (``replay.LOOK_NS``); nobody vouches for what is beyond so much between two
+of them."""
 
 LIMIT_LOOKS = 50
 """Looks between two at which queue length and line are read back: about a second."""
