@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 import sys
+from reprlib import Repr
 
 _COLOURS = r"\x1b\[[0-9;:]*m"
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -35,6 +36,18 @@ def printable(text: str, *, colours: bool = False) -> str:
 
 def _escaped(match: re.Match[str]) -> str:
     return match[0].encode("unicode_escape").decode("ascii")
+
+
+_BRIEF = Repr()
+_BRIEF.maxstring = _BRIEF.maxlong = _BRIEF.maxother = 60
+
+
+def brief(given: object) -> str:
+    """How a message quotes what was given, whatever its length or depth."""
+    try:
+        return _BRIEF.repr(given)
+    except ValueError:  # Python writes no whole number of more than 4300 digits
+        return "a number of thousands of digits"
 
 
 class NarrowsError(Exception):

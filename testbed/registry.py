@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from testbed.errors import InputError
+from testbed.errors import InputError, brief
 
 T = TypeVar("T")
 
@@ -131,7 +131,7 @@ def _complaint(detail: Any) -> str:
         return f"option {detail['loc'][0]!r} is needed"
     name = str(detail["loc"][0]) + ": " if detail["loc"] else ""
     reason = detail["msg"].removeprefix("Value error, ")
-    return f"{name}{reason}" + (f", got {detail['input']!r}" if name else "")
+    return f"{name}{reason}" + (f", got {brief(detail['input'])}" if name else "")
 
 
 class Configured(Generic[OptionsT]):

@@ -1,4 +1,4 @@
-"""A trace of a job's messages (``CommTrace``), and its file of JSON lines.
+"""A trace of a job's messages (``MessageTrace``), and its file of JSON lines.
 
 The file is described in docs/how-to/job-traces.md.
 Pure but for the file.

@@ -157,7 +157,6 @@ def _news(entry: dict[str, Any], comparison: Comparison) -> str:
 def _all_at_once(
     experiment: Experiment, out: Path, parallel: int, progress: Progress, comparison: Comparison
 ) -> None:
-
     source, begun = experiment.loaded.source, comparison.directory / BEGUN
     tasks = [
         ParallelTask(source, row.name, seed, begun=begun) for _, row, seed in comparison.left()

@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from io import StringIO
 from pathlib import Path
-from reprlib import repr as brief
 from typing import Any
 
-from testbed.errors import InputError
+from testbed.errors import InputError, brief
 from testbed.scenario.diagnostics import Names, Problem
 from testbed.scenario.expand import groups_of_nodes
 from testbed.scenario.model import Pace, RecordedPace, Scenario, pace_of

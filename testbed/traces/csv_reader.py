@@ -18,14 +18,13 @@ from itertools import accumulate, repeat
 from operator import sub
 from typing import Literal
 
-from testbed.errors import InputError
+from testbed.errors import InputError, brief
 from testbed.traces.rate_trace import (
     LARGEST_NUMBER,
     MAX_POINTS,
     SHORTEST_S,
     RateTrace,
     TraceSource,
-    brief,
     build,
     number,
     too_many,

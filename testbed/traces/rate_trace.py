@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import accumulate, groupby, repeat
 from operator import lt, mul, sub
-from reprlib import Repr
 from typing import Any
 
-from testbed.errors import InputError
+from testbed.errors import InputError, brief
 from testbed.units import LARGEST
 
 MAX_POINTS = 1_000_000
@@ -125,8 +124,6 @@ LARGEST_NUMBER = 1e100
 _BLOCK_CHARACTERS = 2**20
 _CARRIED = ("rate", "bandwidth", "bytes", "amount")
 """Words in what a number means that tell it from a time: 0 of it is an outage."""
-_brief = Repr()
-_brief.maxstring = _brief.maxlong = _brief.maxother = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,11 +181,6 @@ def number(source: TraceSource, line: int | None, given: object, what: str) -> f
         hint = least if value < 0 else f"{LARGEST_NUMBER:g} is the most"
         raise source.error(line, f"{what} is {wrong}: {value:g}", hint)
     return value
-
-
-def brief(given: object) -> str:
-    """How a message quotes what was given, whatever its length or depth."""
-    return _brief.repr(given)
 
 
 def _content(line: str) -> str:

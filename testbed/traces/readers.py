@@ -24,7 +24,7 @@ from operator import le
 from pathlib import Path
 from typing import Any
 
-from testbed.errors import InputError
+from testbed.errors import InputError, brief
 from testbed.traces.csv_reader import (
     Column,
     TableLayout,
@@ -38,7 +38,6 @@ from testbed.traces.rate_trace import (
     MAX_POINTS,
     RateTrace,
     TraceSource,
-    brief,
     build,
     number,
 )

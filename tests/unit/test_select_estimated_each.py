@@ -93,9 +93,8 @@ def test_redsync_search_stops_at_its_width() -> None:
     sent = Search(width=0.2).select(compensated(spiked()), 0.01, Random(0))
     assert sent.count == 1
     assert sent.selection is not None
-    assert (
-        sent.selection.passes == 1 + 3 + 1
-    )  # t = 1/2, 1/4, 1/8: the interval is then an eighth wide
+    # t = 1/2, 1/4, 1/8: the interval is then an eighth wide
+    assert sent.selection.passes == 1 + 3 + 1
 
 
 def test_redsync_search_serves_several_calls() -> None:

@@ -214,6 +214,40 @@ def test_a_group_is_for_what_is_started_with_it(
     assert not folder.exists()
 
 
+@pytest.mark.parametrize(
+    ("second", "code", "counted"), [("pass", 0, "1 passed"), ("assert False", 1, "1 error")]
+)
+def test_a_file_that_could_be_imported_only_later_counts_by_its_tests(
+    second: str, code: int, counted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    test = tmp_path / "tests" / "unit" / "test_some.py"
+    test.parent.mkdir(parents=True)
+    tries = tmp_path / "tries"
+    tries.write_text("")
+    test.write_text(
+        f"from pathlib import Path\nTRIES = Path({str(tries)!r})\n"
+        'TRIES.write_text(TRIES.read_text() + "x")\nassert len(TRIES.read_text()) > 1\n'
+        f"def test_it():\n    {second}\n"
+    )
+    for name in ("NARROWS_VERDICTS", "NARROWS_TRIED_AGAIN", "NARROWS_FAULTS_SEED"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setattr(suite, "ROOT", tmp_path)
+    monkeypatch.setattr(suite, "BUILD", tmp_path / "build")
+    only = suite.Lane("only", "", ("tests/unit",))
+    other = tmp_path / "tests" / "other" / "test_other.py"
+    other.parent.mkdir()
+    other.write_text("def test_other():\n    pass\n")
+    none = suite.Lane("none", "nothing_has_this", ("tests/other",))
+    for name in ("TIMED", "JUDGED", "LINKS", "DOCKER"):
+        monkeypatch.setattr(suite, name, none)
+    monkeypatch.setattr(suite, "UNIT", only)
+    monkeypatch.setattr(suite, "LANES", [only])
+    monkeypatch.setattr("sys.argv", ["tests/suite.py"])
+    assert suite.main() == code
+    assert counted in capfd.readouterr().out.splitlines()[-1]
+
+
 def test_a_file_that_cannot_be_imported_is_tried_again_by_its_name() -> None:
     case = Xml.fromstring('<testcase classname="" name="tests.unit.test_wire"><error/></testcase>')
     assert suite.name(case) == "tests/unit/test_wire.py"
