@@ -237,7 +237,7 @@ def seconds_by_file(lanes: list[Lane]) -> Counter[str]:
     """How long the tests of each file took together."""
     taken: Counter[str] = Counter()
     for case in cases(lanes):
-        taken[file_of(case.get("classname", ""))] += float(case.get("time", 0.0))  # type: ignore[assignment]
+        taken[name(case).split("::")[0]] += float(case.get("time", 0.0))  # type: ignore[assignment]
     return taken
 
 

@@ -114,7 +114,7 @@ def test_first_buckets_do_not_use_up_what_is_for_later_ones() -> None:
         (RecipeChoice("mstopk", {"passes": 10**10}), "passes: .*got 10000000000"),
         (RecipeChoice("redsync-search", {"reuse": True}), "reuse: .*valid integer, got True"),
         (RecipeChoice("redsync-search", {"reuse": 1.5}), "reuse: .*valid integer, got 1.5"),
-        (RecipeChoice("threshold", {"at": 10**400}), r"at: .*valid number, got 1000+\.\.\.0+$"),
+        (RecipeChoice("threshold", {"at": 10**400}), r"at: .*valid number, got 1000+\.\.\.0+"),
         (RecipeChoice("threshold", {"at": 16**5000}), "got a number of thousands of digits"),
         (RecipeChoice("threshold", {"at": "x" * 10**6}), r"got 'x{1,40}\.\.\.x{1,40}'"),
         (RecipeChoice("threshold", {"at": 1e39}), "not a positive float32"),

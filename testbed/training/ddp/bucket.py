@@ -21,6 +21,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import GradBucket
 from torch.futures import Future
 
 from testbed.algorithms import Algorithm
@@ -145,7 +146,7 @@ class DdpBucket:
         """Length of the last message, with header and padding."""
         return self._channel.message_bytes
 
-    def launch(self, bucket: dist.GradBucket, turn: BucketTurn) -> Future[Tensor]:
+    def launch(self, bucket: GradBucket, turn: BucketTurn) -> Future[Tensor]:
         """Compress its gradient and begin to send it. The future is done when ``land`` is. What
         goes wrong here is sent as well, so that all ranks learn of it instead of waiting."""
         self._out, self._failure = bucket.buffer(), None
@@ -179,9 +180,7 @@ class DdpBucket:
         self._compressor.load(state)
         self._averager.load(state["reply"])
 
-    def _message(
-        self, bucket: dist.GradBucket, turn: BucketTurn
-    ) -> tuple[GatherKind, Sequence[Buffer]]:
+    def _message(self, bucket: GradBucket, turn: BucketTurn) -> tuple[GatherKind, Sequence[Buffer]]:
         """Return the kind and the body to send. The payload holds until the next one is made."""
         try:
             packed = self._compressor.compress(

@@ -15,6 +15,7 @@ from typing import Any, Self
 
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import GradBucket
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
@@ -99,7 +100,7 @@ class CompressionState:
         """Names of the parameters that are compressed together, as it stands."""
         return [bucket.names for bucket in self._buckets.values()]
 
-    def exchange(self, bucket: dist.GradBucket) -> Future[Tensor]:
+    def exchange(self, bucket: GradBucket) -> Future[Tensor]:
         """Run the hook: begin with ``bucket``'s gradient; after the last one of a step, end all.
 
         The last bucket's gradients end the backward pass, so nothing is held up by waiting there,
@@ -209,7 +210,7 @@ class CompressionState:
     def _now(self) -> float:
         return 0.0 if self._clock is None else self._clock()
 
-    def _bucket(self, bucket: dist.GradBucket) -> DdpBucket:
+    def _bucket(self, bucket: GradBucket) -> DdpBucket:
         """Ours for ``bucket``; a new one takes over from those that had its parameters before."""
         layout = self._parameters.layout(bucket.parameters())
         names = tuple(part.name for part in layout)
@@ -229,6 +230,6 @@ class CompressionState:
         return self._buckets[names]
 
 
-def compressed_hook(state: CompressionState, bucket: dist.GradBucket) -> Future[Tensor]:
+def compressed_hook(state: CompressionState, bucket: GradBucket) -> Future[Tensor]:
     """For ``DistributedDataParallel.register_comm_hook(state, compressed_hook)``."""
     return state.exchange(bucket)
