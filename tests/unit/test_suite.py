@@ -52,6 +52,25 @@ def test_a_second_try_is_for_a_few_and_named_as_pytest_does(lanes: list[suite.La
     assert suite.second_tries(lanes) == []
 
 
+def only_lane(folder: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> suite.Lane:
+    """The suite of ``folder``, all of whose tests in ``tests/unit`` are in the lane that is returned."""
+    other = folder / "tests" / "other" / "test_other.py"
+    other.parent.mkdir(parents=True)
+    other.write_text("def test_other():\n    pass\n")
+    for name in ("NARROWS_VERDICTS", "NARROWS_TRIED_AGAIN", "NARROWS_FAULTS_SEED"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setattr(suite, "ROOT", folder)
+    monkeypatch.setattr(suite, "BUILD", folder / "build")
+    only = suite.Lane("only", "", (*options, "tests/unit"))
+    none = suite.Lane("none", "nothing_has_this", ("tests/other",))
+    for name in ("TIMED", "JUDGED", "LINKS", "DOCKER"):
+        monkeypatch.setattr(suite, name, none)
+    monkeypatch.setattr(suite, "UNIT", only)
+    monkeypatch.setattr(suite, "LANES", [only])
+    monkeypatch.setattr("sys.argv", ["tests/suite.py"])
+    return only
+
+
 @pytest.mark.parametrize(
     ("fails", "code", "words"),
     [
@@ -73,22 +92,7 @@ def test_what_failed_by_chance_is_carried_out_again(
         '    TRIES.write_text(TRIES.read_text() + "x"); time.sleep(0.01)\n'
         f"    assert len(TRIES.read_text()) > {fails}\n"
     )
-    for name in ("NARROWS_VERDICTS", "NARROWS_TRIED_AGAIN", "NARROWS_FAULTS_SEED"):
-        monkeypatch.setenv(name, "")
-    monkeypatch.setattr(suite, "ROOT", tmp_path)
-    monkeypatch.setattr(suite, "BUILD", tmp_path / "build")
-    only = suite.Lane("only", "", ("tests/unit",))
-    none = suite.Lane("none", "nothing_has_this", ("tests/unit",))
-    for name, lane in {
-        "TIMED": none,
-        "JUDGED": none,
-        "LINKS": none,
-        "DOCKER": none,
-        "UNIT": only,
-    }.items():
-        monkeypatch.setattr(suite, name, lane)
-    monkeypatch.setattr(suite, "LANES", [only])
-    monkeypatch.setattr("sys.argv", ["tests/suite.py"])
+    only = only_lane(tmp_path, monkeypatch)
     assert suite.main() == code
     assert len(tries.read_text()) == 2
     printed = capfd.readouterr().out
@@ -230,20 +234,7 @@ def test_a_file_that_could_be_imported_only_later_counts_by_its_tests(
         'TRIES.write_text(TRIES.read_text() + "x")\nassert len(TRIES.read_text()) > 1\n'
         f"def test_it():\n    {second}\n"
     )
-    for name in ("NARROWS_VERDICTS", "NARROWS_TRIED_AGAIN", "NARROWS_FAULTS_SEED"):
-        monkeypatch.setenv(name, "")
-    monkeypatch.setattr(suite, "ROOT", tmp_path)
-    monkeypatch.setattr(suite, "BUILD", tmp_path / "build")
-    only = suite.Lane("only", "", ("--continue-on-collection-errors", "tests/unit"))
-    other = tmp_path / "tests" / "other" / "test_other.py"
-    other.parent.mkdir()
-    other.write_text("def test_other():\n    pass\n")
-    none = suite.Lane("none", "nothing_has_this", ("tests/other",))
-    for name in ("TIMED", "JUDGED", "LINKS", "DOCKER"):
-        monkeypatch.setattr(suite, name, none)
-    monkeypatch.setattr(suite, "UNIT", only)
-    monkeypatch.setattr(suite, "LANES", [only])
-    monkeypatch.setattr("sys.argv", ["tests/suite.py"])
+    only_lane(tmp_path, monkeypatch, "--continue-on-collection-errors")
     assert suite.main() == code
     assert counted in capfd.readouterr().out.splitlines()[-1]
 
