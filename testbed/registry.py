@@ -134,19 +134,11 @@ def _complaint(detail: Any) -> str:
     return f"{name}{reason}" + (f", got {brief(detail['input'])}" if name else "")
 
 
-class Configured(Generic[OptionsT]):
-    """Base of parts that have a name, options, and a state that goes through checkpoints."""
+class Carried:
+    """Base of what has a state that goes through checkpoints."""
 
-    noun: ClassVar[str]
-    name: ClassVar[str]
-    model: ClassVar[type[Any]] = Options
-    """Options of the part, a subclass of ``Options`` where it has any."""
     carried: ClassVar[Mapping[str, str]] = {}
     """Keys of ``state``, and the attributes that they stand for."""
-
-    def configure(self, options: Mapping[str, Any]) -> None:
-        """Set ``options``. Raises InputError that names every wrong one and lists the known."""
-        self.options: OptionsT = read(f"{self.noun} {self.name!r}", self.model, options)
 
     def state(self) -> dict[str, Any]:
         """Return everything needed to go on from here, as copies; JSON values."""
@@ -158,10 +150,23 @@ class Configured(Generic[OptionsT]):
             setattr(self, name, _restored(state[key], getattr(self, name)))
 
 
+class Configured(Carried, Generic[OptionsT]):
+    """Base of parts that have a name and options, beside their state."""
+
+    noun: ClassVar[str]
+    name: ClassVar[str]
+    model: ClassVar[type[Any]] = Options
+    """Options of the part, a subclass of ``Options`` where it has any."""
+
+    def configure(self, options: Mapping[str, Any]) -> None:
+        """Set ``options``. Raises InputError that names every wrong one and lists the known."""
+        self.options: OptionsT = read(f"{self.noun} {self.name!r}", self.model, options)
+
+
 def _plain(value: Any) -> Any:
     """``value`` in JSON values."""
     match value:
-        case Configured():
+        case Carried():
             return value.state()
         case Random():
             version, internal, gauss = value.getstate()
@@ -178,7 +183,7 @@ def _plain(value: Any) -> Any:
 def _restored(value: Any, before: Any) -> Any:
     """The value that ``_plain`` was given, of the same kind as ``before``."""
     match before:
-        case Configured():
+        case Carried():
             before.load(value)
             return before
         case Random():

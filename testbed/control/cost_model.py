@@ -23,7 +23,7 @@ from typing import Any
 
 from testbed.control.base import Observation
 from testbed.errors import ExperimentError
-from testbed.registry import Configured, Options
+from testbed.registry import Carried
 
 Point = tuple[float, float, float]
 """Pieces, amount, seconds."""
@@ -278,7 +278,7 @@ class CostEstimate:
         return left_s / self.transfer.per_s if self.transfer.per_s else inf
 
 
-class CommunicationCostModel(Configured[Options]):
+class CommunicationCostModel(Carried):
     """Learns from steps; every decision begins a new window, as messages then have other sizes."""
 
     def __init__(self, controller: str) -> None:

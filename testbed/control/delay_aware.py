@@ -43,12 +43,12 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import Field, model_validator
 
 from testbed.control.base import Controller, Density, DensityLimits, Observation
-from testbed.registry import Configured, Options
+from testbed.registry import Carried
 
 Unit = Literal["seconds", "per_byte"]
 
 
-class Delays(Configured[Options]):
+class Delays(Carried):
     """The delays of one worker, newest last."""
 
     carried = {"s": "smoothed", "v": "deviation", "window": "window"}

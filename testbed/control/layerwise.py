@@ -22,10 +22,10 @@ from testbed.control.base import (
 )
 from testbed.control.cost_model import CommunicationCostModel, CostEstimate
 from testbed.errors import ExperimentError
-from testbed.registry import Configured
+from testbed.registry import Carried
 
 
-class Curves(Configured[Options]):
+class Curves(Carried):
     """The mean by layer, since the last decision, of the energy left out at each of ``LEVELS``."""
 
     carried = {"sums": "_sums", "many": "_counts"}

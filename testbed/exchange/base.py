@@ -75,20 +75,20 @@ class TransferTiming:
         )
 
 
-def merge_timings(travels: Sequence[TransferTiming]) -> TransferTiming:
+def merge_timings(timings: Sequence[TransferTiming]) -> TransferTiming:
     """Return the timing of buckets sent one after the other: from the first one's start to the last
     one's end."""
-    if len(travels) == 1:
-        return travels[0]
-    first_s = min(travel.first_s for travel in travels)
+    if len(timings) == 1:
+        return timings[0]
+    first_s = min(timing.first_s for timing in timings)
     return TransferTiming(
-        start_s=min(travel.start_s for travel in travels),
-        sent_s=min(first_s, max(travel.sent_s for travel in travels)),
+        start_s=min(timing.start_s for timing in timings),
+        sent_s=min(first_s, max(timing.sent_s for timing in timings)),
         first_s=first_s,
-        arrived_s=max(travel.arrived_s for travel in travels),
-        last_s=max(travel.last_s for travel in travels),
-        bytes_up=sum(travel.bytes_up for travel in travels),
-        bytes_down=sum(travel.bytes_down for travel in travels),
+        arrived_s=max(timing.arrived_s for timing in timings),
+        last_s=max(timing.last_s for timing in timings),
+        bytes_up=sum(timing.bytes_up for timing in timings),
+        bytes_down=sum(timing.bytes_down for timing in timings),
     )
 
 

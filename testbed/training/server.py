@@ -4,6 +4,7 @@ answer, and measure accuracy.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
@@ -143,7 +144,7 @@ def _merged(buckets: Sequence[ServedRecord], others: Sequence[int] = ()) -> Roun
     )
 
 
-class TrainingServer(ServerRole):
+class TrainingServer(ServerRole, ABC):
     """A server that has the model.
 
     Alone it applies every update to a replica of its own, on which it measures test accuracy while
@@ -164,8 +165,8 @@ class TrainingServer(ServerRole):
         if self._evaluator is not None:
             self._evaluator.warm_up()
 
-    def _make_averagers(self, replica: Replica) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _make_averagers(self, replica: Replica) -> None: ...
 
     def _ends(self, step: int, *, wait: bool) -> bool:
         """Return whether ``step`` is the last. ``wait``: let an evaluation under way end first."""

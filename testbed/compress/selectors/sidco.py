@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal
 
 from testbed.compress.base import Options
 from testbed.compress.selectors.threshold_search import Pool, ThresholdEstimator
-from testbed.registry import Configured
+from testbed.registry import Carried
 
 NEARLY_ZERO = 1e-6
 """Below it, a shape parameter's limit stands for a quotient of two small numbers."""
@@ -79,7 +79,7 @@ def stage_shares(share: float, stages: int) -> list[float]:
     return [first] + [(share / first) ** (1 / (stages - 1))] * (stages - 1)
 
 
-class Stages(Configured[Options]):
+class Stages(Carried):
     """How many there are: one fewer when more than 1.2 times as much as asked for was sent on
     average of five calls, one more when less than 0.8 times.
     """

@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import struct
+from abc import ABC, abstractmethod
 from functools import cache, lru_cache
 from pathlib import Path
 from random import Random
@@ -32,7 +33,7 @@ _SPLIT = 20
 """Fixes which samples are for testing; not a setting, so that results stay comparable."""
 
 
-class LabelledImages:
+class LabelledImages(ABC):
     """A task in its two sets. ``data``: directory of its files, if it needs any."""
 
     def __init__(self, data: Path | None = None) -> None:
@@ -46,8 +47,8 @@ class LabelledImages:
         """Return the samples to test on. Not to be written to."""
         return self._part(test=True)
 
-    def _part(self, *, test: bool) -> Samples:
-        raise NotImplementedError
+    @abstractmethod
+    def _part(self, *, test: bool) -> Samples: ...
 
 
 class Digits(LabelledImages):
