@@ -40,8 +40,8 @@ demo: $(NEEDED)  ## train 4 workers and a server on FABRIC over a replayed trace
 test: setup  ## every test that this machine can run; results in build/
 	@export NARROWS_REQUIRE=$${NARROWS_REQUIRE-$$($(SETUP) capabilities)}; $(BIN)/python tests/suite.py
 
-nightly: setup  ## all of them and what takes long: every fault, ten times as many kills, fifty times as many hostile files, benchmarks
-	@export NARROWS_REQUIRE=$${NARROWS_REQUIRE-$$($(SETUP) capabilities)} NARROWS_KILLS=300 NARROWS_FUZZ=10000; $(BIN)/python tests/suite.py --nightly
+nightly: setup  ## all of them and what takes long: every fault, ten times as many kills, fifty times as many hostile files, benchmarks; LANE="unit docker": these alone
+	@export NARROWS_REQUIRE=$${NARROWS_REQUIRE-$$($(SETUP) capabilities)} NARROWS_KILLS=300 NARROWS_FUZZ=10000; $(BIN)/python tests/suite.py --nightly $(addprefix --lane ,$(LANE))
 
 coverage: setup  ## the same, and which modules the tests hardly run
 	@export NARROWS_REQUIRE=$${NARROWS_REQUIRE-$$($(SETUP) capabilities)}; $(BIN)/python tests/suite.py --coverage

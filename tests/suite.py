@@ -1,4 +1,4 @@
-"""The whole suite in lanes: ``python tests/suite.py [--nightly | --coverage | --times] [-- PYTEST OPTIONS]``.
+"""The whole suite in lanes: ``python tests/suite.py [--nightly | --coverage | --times] [--lane NAME]… [-- PYTEST OPTIONS]``.
 
 First what measures time, alone. Then what judges runs, beside unit tests: other tests of links hold locks of the kernel that the
 agent waits for. Where there are control groups (``processors.py``), it goes before those for processors. Then all other tests of
@@ -117,16 +117,23 @@ def main() -> int:
         "--times", action="store_true", help="only say where the last run's time went"
     )
     parser.add_argument("--coverage", action="store_true", help="also say what no test runs")
+    parser.add_argument(
+        "--lane",
+        action="append",
+        choices=[lane.name for lane in LANES],
+        help="only this one; may be repeated, so that a long night can be had in parts",
+    )
     given = parser.parse_args()
     if given.times:
         print("\n".join(slowest(LANES, 40)) or f"no results in {BUILD}: run `make test` first")
         return 0
     if given.nightly:
         os.environ["NARROWS_NIGHTLY"] = "1"
+    lanes = [lane for lane in LANES if given.lane is None or lane.name in given.lane]
     BUILD.mkdir(exist_ok=True)
     verdicts = BUILD / "verdicts.jsonl"
     again = BUILD / "tried-again.txt"
-    for earlier in (verdicts, again, SECOND.junit, *(lane.junit for lane in LANES)):
+    for earlier in (verdicts, again, SECOND.junit, *(lane.junit for lane in lanes)):
         earlier.unlink(missing_ok=True)
     # hundreds of processes import the same modules: compiled once they start in half the time
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -138,25 +145,26 @@ def main() -> int:
     if given.coverage:
         coverage.prepare()
     begun = time.monotonic()
-    codes = [shown(TIMED, given.options)]
+    codes = [shown(lane, given.options) for lane in lanes if lane is TIMED]
     with favoured() as before, yielding() as behind:
-        unit = Beside(UNIT, given.options, behind)
-        codes.append(shown(JUDGED, given.options, before))
-        docker = Beside(DOCKER, given.options, after=unit)
-        codes += [shown(LINKS, given.options), docker.code(), unit.code()]
+        unit = Beside(UNIT, given.options, behind) if UNIT in lanes else None
+        codes += [shown(lane, given.options, before) for lane in lanes if lane is JUDGED]
+        docker = Beside(DOCKER, given.options, after=unit) if DOCKER in lanes else None
+        codes += [shown(lane, given.options) for lane in lanes if lane is LINKS]
+        codes += [beside.code() for beside in (docker, unit) if beside is not None]
     codes = [0 if code == 5 else code for code in codes]  # 5: no test has these marks
     passed: set[str] = set()
-    if max(codes) == 1 and not given.nightly and (tests := second_tries(LANES)):
+    if max(codes) == 1 and not given.nightly and (tests := second_tries(lanes)):
         codes = [shown(SECOND, tests)]
         passed = {name(case) for case in cases([SECOND]) if outcome(case) == "passed"}
         passed |= set(tests if codes == [0] else ())  # files that could not be imported, too
     for line in (
-        *slowest(LANES, 10),
+        *slowest(lanes, 10),
         *tried_again(again),
         *(f"passed at its second try alone, and failed before: {test}" for test in sorted(passed)),
         f"faults were chosen by {FAULTS_SEED}={seed}, which plays the same again",
         excused(verdicts),
-        counted(LANES, time.monotonic() - begun, passed),
+        counted(lanes, time.monotonic() - begun, passed),
     ):
         print(line)
     return max(*codes, coverage.report() if given.coverage else 0)

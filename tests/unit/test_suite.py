@@ -105,6 +105,24 @@ def test_what_failed_by_chance_is_carried_out_again(
         assert "s call     tests/unit/test_some.py::test_it[a/b]" in lane.log.read_text()
 
 
+def test_a_lane_can_be_had_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    test = tmp_path / "tests" / "unit" / "test_some.py"
+    test.parent.mkdir(parents=True)
+    test.write_text("def test_it():\n    pass\n")
+    only = only_lane(tmp_path, monkeypatch)
+    links = suite.Lane("links", "", ("tests/other",))
+    links.junit.parent.mkdir()
+    links.junit.write_text(JUNIT)
+    monkeypatch.setattr(suite, "LINKS", links)
+    monkeypatch.setattr(suite, "LANES", [links, only])
+    monkeypatch.setattr("sys.argv", ["tests/suite.py", "--lane", "only"])
+    assert suite.main() == 0
+    assert capfd.readouterr().out.splitlines()[-1].startswith("1 passed in ")
+    assert links.junit.read_text() == JUNIT, "what another lane has shown stays"
+
+
 OUTPUT = b"""..F                                                                      [100%]
 =================================== FAILURES ===================================
 === a heading of a test's own
