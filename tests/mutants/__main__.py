@@ -84,14 +84,22 @@ def main() -> int:
     BUILD.mkdir(parents=True, exist_ok=True)
     outcomes: dict[str, list[tuple[Mutant, str]]] = {}
     totals: dict[str, int] = {}
+    keys: dict[str, set[str]] = {}  # of each file
     for group in groups:
         if not options.group or group.name in options.group:
             mutants = _mutants(group, table["operators"])
             totals[group.name] = len(mutants)
+            for mutant in mutants:
+                keys.setdefault(mutant.path, set()).add(mutant.key)
             chosen = _chosen(group, mutants, options, table["sample"])
             counted = mutants if options.again else chosen
             outcomes[group.name] = _tried(group, chosen, counted, table, options.processes)
-    return report(outcomes, totals, table["share"], HERE / "survivors.txt")
+
+    def gone(key: str) -> bool:
+        path = key.split(" ", maxsplit=1)[0]
+        return not Path(path).exists() or (path in keys and key not in keys[path])
+
+    return report(outcomes, totals, table["share"], HERE / "survivors.txt", gone)
 
 
 def _options() -> argparse.Namespace:

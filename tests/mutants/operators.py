@@ -105,6 +105,46 @@ class ReplaceAugmented(Operator):
         return (Example("a += b", "a -= b"),)
 
 
+class ReplaceException(Operator):
+    """Handle an exception that nobody raises. cosmic-ray's own fails where the name has a dot."""
+
+    never = "StopAsyncIteration"
+
+    def mutation_positions(self, node: Any) -> Iterator[Position]:
+        """Every exception of an ``except``."""
+        for exception in self._exceptions(node):
+            yield exception.start_pos, exception.end_pos
+
+    def mutate(self, node: Any, index: int) -> Any:
+        """Rename the one that is number ``index``."""
+        first, *rest = _leaves(self._exceptions(node)[index])
+        first.value = self.never
+        for leaf in rest:
+            leaf.value = ""
+        return node
+
+    @classmethod
+    def examples(cls) -> tuple[Example, ...]:
+        """What it does."""
+        after = "try: a\nexcept StopAsyncIteration: b\n"
+        return (Example("try: a\nexcept c.D: b\n", after),)
+
+    @staticmethod
+    def _exceptions(node: Any) -> list[Any]:
+        if node.type != "except_clause":
+            return []
+        caught = node.children[1]
+        if caught.type != "atom":
+            return [caught]
+        inside = caught.children[1]
+        return inside.children[::2] if inside.type == "testlist_comp" else [inside]
+
+
+def _leaves(node: Any) -> list[Any]:
+    children = getattr(node, "children", None)
+    return [node] if children is None else [leaf for child in children for leaf in _leaves(child)]
+
+
 def _is_statement(node: Any) -> bool:
     return node.parent.type == "simple_stmt" and node.children[-1].type == "trailer"
 
@@ -121,5 +161,11 @@ def _is_stored(node: Any) -> bool:
 
 OWN = {
     operator.__name__: operator
-    for operator in (RemoveStatement, SwapName, ReplaceMembership, ReplaceAugmented)
+    for operator in (
+        RemoveStatement,
+        SwapName,
+        ReplaceMembership,
+        ReplaceAugmented,
+        ReplaceException,
+    )
 }

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from math import sqrt
 from pathlib import Path
 from statistics import NormalDist
@@ -19,8 +20,9 @@ def report(
     totals: dict[str, int],
     least: float,
     explained: Path,
+    gone: Callable[[str], bool],
 ) -> int:
-    """Print it; 1 if a group has less than ``least`` of its mutants killed."""
+    """Print it; 1 if a group has less than ``least`` of its mutants killed. ``gone``: no such mutant exists."""
     known = {line.rpartition("  # ")[0].rstrip() for line in explained.read_text().splitlines()}
     print(f"{'':44}" + "".join(f"{column:>12}" for column in COLUMNS) + f"{'share':>8}")
     failed = 0
@@ -46,6 +48,10 @@ def report(
     }
     _listed("survive, and nobody has said why:", keys - known)
     _listed("are killed, but listed as survivors:", dead & known)
+    _listed(
+        "are listed as survivors, but no such mutant exists any more:",
+        {key for key in known if key.startswith("testbed/") and gone(key)},
+    )
     if failed:
         print(f"less than {least:.0%} killed in {failed} of {len(outcomes)} groups")
     return 1 if failed else 0
