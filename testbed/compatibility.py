@@ -104,7 +104,7 @@ ORDERS = ("forward", "backward")
 def check(algorithm: Algorithm, where: str | None = None) -> None:
     """Raise InputError unless every part of ``algorithm`` exists and fits the others."""
     try:
-        controller = _made(algorithm)
+        controller = _built(algorithm)
         _check_density(algorithm, controller)
         _check_values(algorithm)
         _check_buckets(algorithm)
@@ -236,7 +236,7 @@ def _check_agreed(algorithm: Algorithm, controller: Controller[Any]) -> None:
         )
 
 
-def _made(algorithm: Algorithm) -> Controller[Any]:
+def _built(algorithm: Algorithm) -> Controller[Any]:
     """Every part once; the controller, to look at."""
     layout = Layout.whole("mean", 1)
     algorithm.recipe.check()

@@ -32,7 +32,7 @@ def data(runs: Sequence[Run]) -> Rows:
     each."""
     chosen = lowest_seeds(runs)
     longest = max(chosen, key=lambda run: float(run.summary["time_s"]))
-    rows = [_row("", longest.seed, "asked_mbit_s", *point) for point in _asked(longest)]
+    rows = [_row("", longest.seed, "asked_mbit_s", *point) for point in _requested(longest)]
     for run in chosen:
         times = run.per_step("end_s")
         series = {
@@ -92,7 +92,7 @@ def _row(
     }
 
 
-def _asked(run: Run) -> list[tuple[float, float]]:
+def _requested(run: Run) -> list[tuple[float, float]]:
     samples = EndSamples(run, run.server, "down").samples
     if not len(samples.start):
         return []

@@ -102,7 +102,7 @@ def read(directory: Path) -> Curve:
     return Curve(start, end, density, evaluations)
 
 
-def asked(directory: Path) -> Rates:
+def requested_rates(directory: Path) -> Rates:
     """Return the rates that the server's downlink was asked to carry: one entry for each change."""
     rates: Rates = []
     for from_s, to_s, bits in _samples(read_jsonl(directory / LINKS)):
@@ -371,7 +371,7 @@ def run(
         bounds = _bounds(plan, curves, level)
         for name, played in _play(plan, bounds, directory, say).items():
             curves[name][PLAYED] = read(played)
-    rates = {name: asked(max(runs[name].values(), key=_size)) for name in plan.waveforms}
+    rates = {name: requested_rates(max(runs[name].values(), key=_size)) for name in plan.waveforms}
     result = ResponseResult(_suite(plan, curves, bounds), curves, bounds, rates)
     write_atomically(directory / RESULT, to_json(result.to_json()) + "\n")
     return directory, result

@@ -273,7 +273,7 @@ def simulated(
     lengths_of: dict[AgreementCell, MeasureLengths] = {}
     for done in side_by_side([task for _, task in listed], out, processes):
         lengths = step_lengths(Path(done.entry["dir"]))
-        lengths_of.setdefault(listed[done.place][0], {})[done.entry["algorithm"]] = lengths
+        lengths_of.setdefault(listed[done.position][0], {})[done.entry["algorithm"]] = lengths
         say(f"simulated {sum(map(len, lengths_of.values()))} of {len(listed)}")
     return lengths_of
 

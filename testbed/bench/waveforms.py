@@ -158,9 +158,9 @@ class RunClock:
 
     def after(self, time_s: float, steps: float) -> float:
         """When so many steps have passed since ``time_s``."""
-        return self._time(self._place(time_s) + steps)
+        return self._time(self._position(time_s) + steps)
 
-    def _place(self, time_s: float) -> float:
+    def _position(self, time_s: float) -> float:
         bounds, last = self._bounds, len(self._bounds) - 1
         if time_s >= bounds[last]:
             return last + (time_s - bounds[last]) / self._tail_s

@@ -127,16 +127,16 @@ def compare(
         from testbed.runner.comparison import recorded
 
         earlier = recorded(resume, out)
-    fabric, out = _place(earlier, fabric, out)
+    fabric, out = _destination(earlier, fabric, out)
     if guest:
         context.params.update(fabric=fabric, out=out)
         rerun(context)
     prepare_for(context, fabric, keep=keep)
 
-    from testbed.runner.comparison import asked, interleaved
+    from testbed.runner.comparison import interleaved, requested_experiment
     from testbed.runner.run import run as run_all
 
-    experiment = asked(scenario, algo or (), seed, sweep=sweep, earlier=earlier)
+    experiment = requested_experiment(scenario, algo or (), seed, sweep=sweep, earlier=earlier)
     names = [algorithm.name for algorithm in experiment.algorithms]
     if baseline is not None and baseline not in names:
         hint = f"Give one of {', '.join(names)}"
@@ -198,7 +198,9 @@ def _check(targets: Sequence[float], margin: float) -> None:
         )
 
 
-def _place(earlier: Recorded | None, fabric: str | None, out: Path | None) -> tuple[str, Path]:
+def _destination(
+    earlier: Recorded | None, fabric: str | None, out: Path | None
+) -> tuple[str, Path]:
     """Fabric and ``--out``, from the flags or the comparison that is gone on with. Raises
     InputError."""
     if earlier is None:

@@ -30,7 +30,7 @@ _SCALARS = (
 _MESSAGES = {
     "AttributeProto": {
         "name": (1, "string"),
-        **{f"{kind}_val": (3 + 2 * place, kind) for place, kind in enumerate(_SCALARS)},
+        **{f"{kind}_val": (3 + 2 * index, kind) for index, kind in enumerate(_SCALARS)},
     },
     # of the first versions, the field of the version has the attributes
     "GlobalMetadata": {"version": (1, "bytes*"), "attr": (2, "AttributeProto*")},

@@ -289,7 +289,7 @@ _LIBRARY = "a library's own connections carry its messages, and the records have
 
 def of_run(directory: Path) -> MessageTrace:
     """The trace of a run. Raises InputError where its records do not have single messages."""
-    records = _told(directory)
+    records = _read_records(directory)
     exchange = str(records.algorithm["exchange"])
     if exchange not in _MAKE:
         why = _WHY_NOT.get(exchange, _LIBRARY)
@@ -307,7 +307,7 @@ def of_run(directory: Path) -> MessageTrace:
     return MessageTrace({n: tuple(operations[n]) for n in names}, roles, directory.resolve().name)
 
 
-def _told(directory: Path) -> RunRecords:
+def _read_records(directory: Path) -> RunRecords:
     manifest = read_json(directory / MANIFEST)
     row = manifest["algorithm"]
     if "exchange" not in row:

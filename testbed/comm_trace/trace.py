@@ -104,13 +104,13 @@ class MessageTrace:
             sorter.done(*ready)
         if len(order) < len(earlier):
             sorted_ = set(order)
-            node, number = next(place for place in earlier if place not in sorted_)
+            node, number = next(position for position in earlier if position not in sorted_)
             raise InputError(f"operation {number} of {node} can never begin: it waits for itself")
         return order
 
-    def of(self, place: Place) -> TraceOperation:
+    def of(self, position: Place) -> TraceOperation:
         """The operation there."""
-        return self.operations[place[0]][place[1]]
+        return self.operations[position[0]][position[1]]
 
     def places(self) -> Iterator[Place]:
         """All operations, node by node."""
@@ -273,9 +273,9 @@ def least_s(trace: MessageTrace) -> float:
     """The longest chain of computations, each waiting for the one before: no network is faster."""
     ends: dict[Place, float] = {}
     earlier = trace.dependencies()
-    for place in trace.order:
-        before = max((ends[other] for other in earlier[place]), default=0.0)
-        ends[place] = before + trace.of(place).seconds
+    for position in trace.order:
+        before = max((ends[other] for other in earlier[position]), default=0.0)
+        ends[position] = before + trace.of(position).seconds
     return max(ends.values(), default=0.0)
 
 

@@ -122,10 +122,10 @@ def exclusion_rules(
     does to it. ``stolen``: the host lost a processor to others, which is a measure of its own.
     """
     crossing = _crossing(ways, flows, until_s)
-    stopped = _held(changes)
+    stopped = _stopped_intervals(changes)
 
     def passed(group: MessageGroup) -> list[LinkDirection]:
-        return list(dict.fromkeys(end for route in group.routes for end in ways.way(*route)))
+        return list(dict.fromkeys(end for route in group.routes for end in ways.path(*route)))
 
     def during(group: MessageGroup) -> tuple[float, float]:
         return group.start_s, group.last_s
@@ -159,13 +159,13 @@ def _crossing(
     by_end: dict[LinkDirection, list[tuple[float, float]]] = {}
     for flow in flows:
         bursts = list(flow.bursts_until(until_s))
-        for end in [*ways.way(flow.source, flow.sink), *ways.way(flow.sink, flow.source)]:
+        for end in [*ways.path(flow.source, flow.sink), *ways.path(flow.sink, flow.source)]:
             by_end.setdefault(end, []).extend(bursts)
     # What stood in a queue when a burst ended is still under way.
     return {end: IntervalSet((a, b + 1.0) for a, b in bursts) for end, bursts in by_end.items()}
 
 
-def _held(changes: Iterable[NodeChange]) -> Mapping[str, IntervalSet]:
+def _stopped_intervals(changes: Iterable[NodeChange]) -> Mapping[str, IntervalSet]:
     """When which node was paused or dead."""
     since: dict[str, float] = {}
     by_node: dict[str, list[tuple[float, float]]] = {}

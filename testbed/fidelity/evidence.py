@@ -193,7 +193,9 @@ def expected(impairments: Impairments) -> Expected | str:
     return Expected(impairments.loss)
 
 
-def seen(packets: int, lost: int, shapes: Iterable[LinkState], confidence: float) -> LossSeen:
+def losses_seen(
+    packets: int, lost: int, shapes: Iterable[LinkState], confidence: float
+) -> LossSeen:
     """``lost`` of ``packets`` against what ``shapes`` (all that the link had) asked for."""
     models = {shape.impairments.loss: shape.impairments for shape in shapes}
     if not packets:
@@ -400,7 +402,7 @@ def _losses(links: Records, requested: RequestedLinks, limits: Thresholds) -> di
     # Of many lines one is outside its interval sooner: together they have the confidence asked for.
     confidence = 1 - (1 - limits.loss_confidence) / max(1, len(lines))
     return {
-        str(_end(link)): seen(
+        str(_end(link)): losses_seen(
             int(link["line_packets"]),
             int(link["line_lost"] or 0),
             requested.shapes(_end(link)),

@@ -97,7 +97,7 @@ class PathModel:
         self._rack_of = rack_of
         self._links = {end: _link(requested, end) for end in requested.ends}
 
-    def way(self, source: str | None, sink: str | None) -> list[LinkDirection]:
+    def path(self, source: str | None, sink: str | None) -> list[LinkDirection]:
         """The link directions that a packet passes, in order."""
         return route(self._rack_of, source, sink)
 
@@ -112,7 +112,7 @@ class PathModel:
         Where delays change, at their least and at their largest: a minimum over a run is between
         them.
         """
-        there_and_back = [*self.way(node, peer), *self.way(peer, node)]
+        there_and_back = [*self.path(node, peer), *self.path(peer, node)]
         links = list(self._of(there_and_back))
         return sum(link.low_s for link in links), sum(link.high_s for link in links)
 

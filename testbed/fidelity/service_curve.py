@@ -274,9 +274,9 @@ def _groups(
     rounds: Records, steps: Records, links: Mapping[int, str], every: int, apart: bool
 ) -> Iterator[MessageGroup]:
     """Yield the message groups of one step."""
-    replies: dict[_Place, list[Mapping[str, Any]]] = {}
+    replies: dict[_Bucket, list[Mapping[str, Any]]] = {}
     for step in steps:
-        replies.setdefault(_place(step), []).append(step)
+        replies.setdefault(_bucket_of(step), []).append(step)
     parts: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for round_ in rounds:
         if round_["messages"]:
@@ -284,7 +284,7 @@ def _groups(
             parts.setdefault((int(round_["step"]), str(round_["node"]), *alone), []).append(round_)
     for together in parts.values():
         yield _upload(together, links)
-        came = [replies.get(_place(part), []) for part in together]
+        came = [replies.get(_bucket_of(part), []) for part in together]
         if all(
             len(those) == -(-len(answered(part)) // every)
             for part, those in zip(together, came, strict=True)
@@ -297,11 +297,11 @@ def answered(round_: Mapping[str, Any]) -> list[int]:
     return [*(int(m["sender"]) for m in round_["messages"]), *round_.get("others", [])]
 
 
-_Place = tuple[int, int | None]
+_Bucket = tuple[int, int | None]
 """Step and bucket."""
 
 
-def _place(record: Mapping[str, Any]) -> _Place:
+def _bucket_of(record: Mapping[str, Any]) -> _Bucket:
     return int(record["step"]), record.get("bucket")
 
 

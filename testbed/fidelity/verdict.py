@@ -183,7 +183,7 @@ def certificate(
         "dilation": dilation,
         "not_replayed": list(not_replayed),
         "links": [_link(link, evidence) for link in evidence.links],
-        "ways": [_way(path) for path in evidence.paths],
+        "ways": [_path_summary(path) for path in evidence.paths],
         "nodes": None if evidence.nodes is None else _nodes(evidence.nodes),
         "completion": None if evidence.completion is None else dict(evidence.completion),
         "host": {
@@ -247,7 +247,7 @@ def _line(link: Mapping[str, Any], loss: LossSeen | None) -> dict[str, Any] | No
     return {"packets": link["line_packets"], "refused": link.get("line_limit"), "loss": fields}
 
 
-def _way(path: PathSeen) -> dict[str, Any]:
+def _path_summary(path: PathSeen) -> dict[str, Any]:
     return {
         "node": path.node,
         "peer": path.peer,

@@ -216,7 +216,7 @@ class Shaper:
             self._install(end, shape, end in delayed)
         self.shapes = dict(shapes)
         return {
-            "links": [self._held(end, cables[end.link], settings) for end in shapes],
+            "links": [self._read_back(end, cables[end.link], settings) for end in shapes],
             "gso_max_segs": settings.segments,
             "rto_min_ms": settings.rto_min_ms,
             "tcp_ecn": settings.ecn,
@@ -282,7 +282,9 @@ class Shaper:
                 f"{segments} frames, but the kernel holds {actual}"
             )
 
-    def _held(self, end: LinkDirection, cable: Cable, settings: LinkSettings) -> dict[str, Any]:
+    def _read_back(
+        self, end: LinkDirection, cable: Cable, settings: LinkSettings
+    ) -> dict[str, Any]:
         actual = self.ends[end].verify(self.shapes[end])
         sender = cable.nic.netns if end.direction == "up" else cable.port.netns
         return {

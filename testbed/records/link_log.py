@@ -101,7 +101,7 @@ class LinkLog:
 
     def __init__(self, records: Iterable[Mapping[str, Any]], *, rates: bool = True) -> None:
         self._rates = rates
-        self._asked: dict[LinkDirection, _Asked] = {}
+        self._requested: dict[LinkDirection, _RequestedBits] = {}
         self._dropping: dict[LinkDirection, IntervalSet] = {}
         self.late = IntervalSet()
         """When the agent was kept from looking."""
@@ -131,7 +131,7 @@ class LinkLog:
         self.changes = {end: changes.by_time() for end, changes in self.changes.items()}
 
     def __contains__(self, end: LinkDirection) -> bool:
-        return end in self._asked
+        return end in self._requested
 
     @property
     def stolen_s(self) -> float:
@@ -140,7 +140,7 @@ class LinkLog:
 
     def bits(self, end: LinkDirection, start_s: float, stop_s: float) -> float:
         """Bits asked of ``end`` from ``start_s`` to ``stop_s``. KeyError: never sampled."""
-        return self._asked[end].by(stop_s) - self._asked[end].by(start_s)
+        return self._requested[end].by(stop_s) - self._requested[end].by(start_s)
 
     def dropped(self, ends: Iterable[LinkDirection], start_s: float, stop_s: float) -> bool:
         """Return whether a queue of ``ends`` may have dropped packets between the two."""
@@ -161,9 +161,9 @@ class LinkLog:
             return
         if self._rates:
             end = _end(record)
-            if end not in self._asked:
-                self._asked[end] = _Asked()
-            self._asked[end].take(from_s, to_s, float(record["asked_bits"]))
+            if end not in self._requested:
+                self._requested[end] = _RequestedBits()
+            self._requested[end].take(from_s, to_s, float(record["asked_bits"]))
         if record["drops"]:
             self._dropping.setdefault(_end(record), IntervalSet()).add(from_s, to_s)
 
@@ -174,7 +174,7 @@ class LinkLog:
         self.changes[end].take(record)
 
 
-class _Asked:
+class _RequestedBits:
     """Samples of one link direction, and the integral over them once it is asked for."""
 
     def __init__(self) -> None:

@@ -51,7 +51,7 @@ class RunDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._folder = PinnedFolder(path)
-        self._place = self._folder.descriptor
+        self._descriptor = self._folder.descriptor
         self._lock = threading.Lock()
         self._files: dict[str, int] = {}
         self._closed = False
@@ -69,7 +69,7 @@ class RunDirectory:
 
     def identity(self, name: str = ".") -> tuple[int, int]:
         """Device and inode number of the directory, or of ``name`` in it. Raises OSError."""
-        state = os.stat(name, dir_fd=self._place, follow_symlinks=False)
+        state = os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
         return state.st_dev, state.st_ino
 
     def folder(self) -> PinnedFolder:
@@ -152,7 +152,7 @@ class RunDirectory:
                 return
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             with self._named(name):
-                file = os.open(name, flags, 0o644, dir_fd=self._place)
+                file = os.open(name, flags, 0o644, dir_fd=self._descriptor)
             if len(self._files) < OPEN_FILES - 1:  # the folder is one, too
                 self._files[name] = file
             _write_all(file, data)
@@ -408,7 +408,7 @@ def readable(paths: Iterable[Path]) -> Iterator[None]:
     except Exception as error:
         said = ascii(str(error))[1:-1][:_LONGEST]
         raise InputError(
-            f"the records cannot be used: {type(error).__name__}: {said} ({_place(error)})",
+            f"the records cannot be used: {type(error).__name__}: {said} ({_location(error)})",
             where=", ".join(map(str, paths)),
             hint=(
                 "Give directories as 'testbed run' or 'testbed exec' wrote them, with nothing "
@@ -429,7 +429,7 @@ def equal_parts(start_s: float, stop_s: float, width_s: float, most: int) -> NDA
     return np.arange(start_s, stop_s, width_s)
 
 
-def _place(error: BaseException) -> str:
+def _location(error: BaseException) -> str:
     """The last line of our own code that it went through."""
     frames = extract_tb(error.__traceback__)
     ours = [frame for frame in frames if Path(frame.filename).is_relative_to(_ROOT)]

@@ -263,7 +263,7 @@ def fixed_density(name: str) -> float | None:
 SEEDS = "1-3"
 
 
-def asked(
+def requested_experiment(
     scenario: Path,
     algorithms: Sequence[str],
     seed: str | None,

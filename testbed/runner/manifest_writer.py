@@ -72,7 +72,7 @@ def paces_told(loaded: Loaded) -> dict[str, dict[str, Any]] | None:
     paces = worker_paces(loaded.scenario)
     if len(set(paces.values())) == 1 and isinstance(next(iter(paces.values())), float | None):
         return None
-    return {node: _told(pace, loaded) for node, pace in paces.items()}
+    return {node: _pace_record(pace, loaded) for node, pace in paces.items()}
 
 
 def keep_paces(directory: RunDirectory, loaded: Loaded) -> Scenario:
@@ -104,7 +104,7 @@ def _times(pace: Pace | None, loaded: Loaded, dilation: float = 1.0) -> StepTime
     return times_of(pace, 0, "", recorded_times(pace, loaded), dilation)
 
 
-def _told(pace: Pace | None, loaded: Loaded) -> dict[str, Any]:
+def _pace_record(pace: Pace | None, loaded: Loaded) -> dict[str, Any]:
     times = _times(pace, loaded)
     usual = {"usual_s": None if times is None else times.usual_s}
     if isinstance(pace, LogNormalPace):

@@ -202,7 +202,7 @@ class ParallelTask(NamedTuple):
 class Finished(NamedTuple):
     """The result of the task at ``place``: its entry, and the seconds of real time that it took."""
 
-    place: int
+    position: int
     entry: dict[str, Any]
     took_s: float
 

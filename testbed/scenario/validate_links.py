@@ -151,7 +151,7 @@ def check_links(scenario: Scenario, names: Names) -> Iterator[Problem]:
             told_as = message.replace(str(end), group)
             if told_as not in reported:  # once a group, not for each of its nodes
                 reported.add(told_as)
-                yield Problem(_place(scenario, end, group, field), message)
+                yield Problem(_location(scenario, end, group, field), message)
 
 
 def check_steps(scenario: Scenario) -> Iterator[Problem]:
@@ -196,7 +196,7 @@ def _end(
         yield field, f"{end}: {message}"
 
 
-def _place(scenario: Scenario, end: LinkDirection, group: str, field: str | None) -> Place:
+def _location(scenario: Scenario, end: LinkDirection, group: str, field: str | None) -> Place:
     """The innermost entry under ``links`` that speaks of ``end``, and of ``field`` if any."""
     if end.link in scenario.racks:
         return ("racks", end.link, end.direction, *([field] if field else []))
@@ -323,7 +323,7 @@ def kernel_needs(scenario: Scenario) -> list[str]:
         for event in link_events(scenario, events):
             if isinstance(event, StepEvent):
                 states.append(overlaid(states[-1], event))
-        if fields := _asked([impairments(state) for state in states]):
+        if fields := _impaired_by([impairments(state) for state in states]):
             netem.setdefault(fields, []).extend(ends)
             impaired.update(ends)
     placed = end_settings(scenario).items()
@@ -334,7 +334,7 @@ def kernel_needs(scenario: Scenario) -> list[str]:
     return needs + ([f"seed ({_ends(seeded)})"] if seeded else [])
 
 
-def _asked(states: Iterable[Impairments]) -> tuple[str, ...]:
+def _impaired_by(states: Iterable[Impairments]) -> tuple[str, ...]:
     listed = list(states)
     return tuple(
         word for word, name in _FIELDS.items() if any(getattr(state, name) for state in listed)

@@ -78,7 +78,7 @@ class _Builder:
     path: str
     yaml: YAML
     lines: dict[Place, int] = field(default_factory=dict)
-    _seen: set[int] = field(default_factory=set)
+    _visited: set[int] = field(default_factory=set)
     _repeated: int = 0
 
     def value(self, node: Node, place: Place) -> Any:
@@ -94,8 +94,8 @@ class _Builder:
         return self._scalar(node)
 
     def _count(self, node: Node, line: int) -> None:
-        self._repeated += id(node) in self._seen
-        self._seen.add(id(node))
+        self._repeated += id(node) in self._visited
+        self._visited.add(id(node))
         if self._repeated > ALIAS_BUDGET:
             raise self._error(
                 line, f"aliases expand to more than {ALIAS_BUDGET} values", "Write them out"

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from testbed.fidelity.evidence import Evidence, expected, gather, interval, seen
+from testbed.fidelity.evidence import Evidence, expected, gather, interval, losses_seen
 from testbed.fidelity.reference import RequestedLinks
 from testbed.fidelity.verdict import judge
 from testbed.records.intervals import IntervalSet
@@ -74,7 +74,7 @@ def test_bursts_widen_the_variance_as_they_do() -> None:
     assert variance / alone == pytest.approx(found.weight, rel=0.25)
     # In the interval of 99.9 % lie nearly all, and in one without that weight many would not.
     shapes = [shape(loss=model)]
-    used = [seen(packets, x, shapes, 0.999).used for x in lost]
+    used = [losses_seen(packets, x, shapes, 0.999).used for x in lost]
     assert sum(u is not None and u > 1 for u in used) <= 2
 
 
@@ -125,7 +125,7 @@ def test_a_lone_loss_has_no_memory() -> None:
     ],
 )
 def test_what_cannot_be_judged_says_why(shapes: list[LinkState], packets: int, why: str) -> None:
-    found = seen(packets, 5, shapes, 0.999)
+    found = losses_seen(packets, 5, shapes, 0.999)
     assert found.used is None
     assert why in str(found.why)
     assert (
@@ -138,7 +138,7 @@ def test_what_cannot_be_judged_says_why(shapes: list[LinkState], packets: int, w
     [(2000, "valid"), (2130, "valid"), (2300, "degraded"), (2900, "invalid"), (1700, "degraded")],
 )
 def test_losses_against_one_percent(lost: int, state: str) -> None:
-    found = judge(Evidence(losses={"a up": seen(200_000, lost, [shape(loss=0.01)], 0.999)}))
+    found = judge(Evidence(losses={"a up": losses_seen(200_000, lost, [shape(loss=0.01)], 0.999)}))
     assert found.state == state
     assert state == "valid" or "1.0000% was asked for" in found.reasons[0]
 
@@ -161,8 +161,8 @@ def test_the_more_lines_there_are_the_further_off_one_of_them_may_be() -> None:
 
 def test_a_line_that_should_lose_nothing() -> None:
     none = [shape(delay_ns=10**6)]
-    assert judge(Evidence(losses={"a up": seen(10_000, 0, none, 0.999)})).state == "valid"
-    assert judge(Evidence(losses={"a up": seen(10_000, 20, none, 0.999)})).state != "valid"
+    assert judge(Evidence(losses={"a up": losses_seen(10_000, 0, none, 0.999)})).state == "valid"
+    assert judge(Evidence(losses={"a up": losses_seen(10_000, 20, none, 0.999)})).state != "valid"
 
 
 def test_a_line_must_have_room() -> None:

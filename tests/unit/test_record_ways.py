@@ -39,19 +39,19 @@ def asked(
 
 def test_racks_are_on_the_way_between_them_and_to_the_switch() -> None:
     ways = PathModel(asked(), {"w0": "rack", "w1": "rack"})
-    assert ways.way("w0", "w1") == [LinkDirection("w0", "up"), LinkDirection("w1", "down")]
-    assert ways.way("w0", "s") == [
+    assert ways.path("w0", "w1") == [LinkDirection("w0", "up"), LinkDirection("w1", "down")]
+    assert ways.path("w0", "s") == [
         LinkDirection("w0", "up"),
         LinkDirection("rack", "up"),
         LinkDirection("s", "down"),
     ]
-    assert ways.way("s", "w1") == [
+    assert ways.path("s", "w1") == [
         LinkDirection("s", "up"),
         LinkDirection("rack", "down"),
         LinkDirection("w1", "down"),
     ]
-    assert ways.way("w0", None) == [LinkDirection("w0", "up"), LinkDirection("rack", "up")]
-    assert ways.way(None, "s") == [LinkDirection("s", "down")]
+    assert ways.path("w0", None) == [LinkDirection("w0", "up"), LinkDirection("rack", "up")]
+    assert ways.path(None, "s") == [LinkDirection("s", "down")]
     assert ways.racks_on("w0", "s")
     assert not ways.racks_on("w0", "w1")
 

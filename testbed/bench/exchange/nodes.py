@@ -312,16 +312,16 @@ def _carry_out(task: BenchTask) -> None:
     part = entry(task.exchange).part(task)
     try:
         _say(connected=True)
-        _told("warm")
+        _await_word("warm")
         began = time.monotonic()
         _rounds(part, range(1, task.warm_up + 1))
         _say(round_s=(time.monotonic() - began) / task.warm_up)
-        count = int(_told("go"))
+        count = int(_await_word("go"))
         before, busy_s = carried(task.device), time.process_time()
         with seldom_collected():
             seconds = _rounds(part, range(task.warm_up + 1, task.warm_up + count + 1))
         _say(seconds=seconds, cpu_s=time.process_time() - busy_s)
-        _told("count")
+        _await_word("count")
         received, sent = (now - was for now, was in zip(carried(task.device), before, strict=True))
         _say(received=received, sent=sent)
     finally:
@@ -350,7 +350,7 @@ def carried(device: str) -> tuple[int, int]:
     raise LookupError(f"there is no device {device!r} here")
 
 
-def _told(word: str) -> str:
+def _await_word(word: str) -> str:
     """Return the text after ``word``, which is due. Raises ValueError for another, EOFError when
     nobody is there."""
     line = sys.stdin.readline()

@@ -51,14 +51,14 @@ def rows(builder: Any, array: Any) -> Iterator[Any]:
         yield builder.mul(loop.index, LONG(LANES))
 
 
-def place(builder: Any, array: Any, start: Any, of: Any, count: int = LANES) -> Any:
+def row_pointer(builder: Any, array: Any, start: Any, of: Any, count: int = LANES) -> Any:
     """Where ``count`` elements from ``start`` lie."""
     return builder.bitcast(builder.gep(array.data, [start]), lanes(of, count).as_pointer())
 
 
 def load(builder: Any, array: Any, start: Any, of: Any, count: int = LANES) -> Any:
     """``count`` elements from ``start``, taken as numbers of type ``of``."""
-    return builder.load(place(builder, array, start, of, count), align=4)
+    return builder.load(row_pointer(builder, array, start, of, count), align=4)
 
 
 def fetch(builder: Any, array: Any, start: Any, count: int = LANES) -> None:
@@ -70,15 +70,15 @@ def fetch(builder: Any, array: Any, start: Any, count: int = LANES) -> None:
     pointer, returns = ir.IntType(8).as_pointer(), ir.VoidType()
     kind = ir.FunctionType(returns, [pointer, WORD, WORD, WORD])
     prefetch = builder.module.declare_intrinsic("llvm.prefetch", [pointer], kind)
-    for place in range(0, count, _LINE):
-        there = builder.gep(array.data, [builder.add(start, LONG(AHEAD + place))])
-        builder.call(prefetch, [builder.bitcast(there, pointer), _READ, _NEAREST, _DATA])
+    for offset in range(0, count, _LINE):
+        address = builder.gep(array.data, [builder.add(start, LONG(AHEAD + offset))])
+        builder.call(prefetch, [builder.bitcast(address, pointer), _READ, _NEAREST, _DATA])
 
 
 @contextmanager
-def held(builder: Any, array: Any, of: Any) -> Iterator[Any]:
+def variable_of(builder: Any, array: Any, of: Any) -> Iterator[Any]:
     """An array of one row as a variable, which goes back to memory in the end."""
-    home = place(builder, array, LONG(0), of)
+    home = row_pointer(builder, array, LONG(0), of)
     variable = cgutils.alloca_once_value(builder, builder.load(home, align=4))
     yield variable
     builder.store(builder.load(variable), home, align=4)
@@ -93,8 +93,8 @@ def magnitudes(builder: Any, words: Any, count: int = LANES) -> Any:
 def everywhere(builder: Any, number: Any, count: int = LANES) -> Any:
     """A float in every lane."""
     nothing = lanes(FLOAT, count)(ir.Undefined)
-    one = builder.insert_element(nothing, number, WORD(0))
-    return builder.shuffle_vector(one, nothing, lanes(WORD, count)([0] * count))
+    first = builder.insert_element(nothing, number, WORD(0))
+    return builder.shuffle_vector(first, nothing, lanes(WORD, count)([0] * count))
 
 
 def at_or_above(builder: Any, sizes: Any, least: Any) -> Any:
@@ -120,8 +120,8 @@ def measure(builder: Any, sizes: Any, total: Any, top: Any) -> None:
 
 def count(builder: Any, variable: Any, mask: Any) -> None:
     """Add the number of lanes that are chosen."""
-    found = builder.ctpop(builder.bitcast(mask, ir.IntType(LANES)))
-    add_to(builder, variable, builder.zext(found, LONG))
+    chosen = builder.ctpop(builder.bitcast(mask, ir.IntType(LANES)))
+    add_to(builder, variable, builder.zext(chosen, LONG))
 
 
 def multiply(builder: Any, sizes: Any, products: Any, exponents: Any) -> None:
@@ -146,8 +146,8 @@ def take_in(typing: Any, flat: Any, sums: Any, tops: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         x, s, t = arrays(context, builder, signature, arguments)
         with (
-            held(builder, s, DOUBLE) as total,
-            held(builder, t, WORD) as top,
+            variable_of(builder, s, DOUBLE) as total,
+            variable_of(builder, t, WORD) as top,
             rows(builder, x) as start,
         ):
             fetch(builder, x, start)
@@ -167,15 +167,15 @@ def add(typing: Any, first: Any, second: Any, out: Any, sums: Any, tops: Any) ->
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         a, b, p, s, t = arrays(context, builder, signature, arguments)
         with (
-            held(builder, s, DOUBLE) as total,
-            held(builder, t, WORD) as top,
+            variable_of(builder, s, DOUBLE) as total,
+            variable_of(builder, t, WORD) as top,
             rows(builder, p) as start,
         ):
-            for one in (a, b, p):
-                fetch(builder, one, start)
-            row = [load(builder, one, start, FLOAT) for one in (a, b)]
+            for array in (a, b, p):
+                fetch(builder, array, start)
+            row = [load(builder, array, start, FLOAT) for array in (a, b)]
             both = builder.fadd(*row)
-            builder.store(both, place(builder, p, start, FLOAT), align=4)
+            builder.store(both, row_pointer(builder, p, start, FLOAT), align=4)
             words = builder.bitcast(both, lanes(WORD))
             measure(builder, magnitudes(builder, words), total, top)
         return context.get_dummy_value()
@@ -201,10 +201,10 @@ def add_moments(
         least, zero = everywhere(builder, arguments[1]), lanes(FLOAT)(None)
         chosen, nonzero = (cgutils.alloca_once_value(builder, LONG(0)) for _ in range(2))
         with (
-            held(builder, s, DOUBLE) as total,
-            held(builder, q, DOUBLE) as total_squares,
-            held(builder, f, DOUBLE) as product,
-            held(builder, e, LONG) as exponent,
+            variable_of(builder, s, DOUBLE) as total,
+            variable_of(builder, q, DOUBLE) as total_squares,
+            variable_of(builder, f, DOUBLE) as product,
+            variable_of(builder, e, LONG) as exponent,
             rows(builder, x) as start,
         ):
             fetch(builder, x, start)

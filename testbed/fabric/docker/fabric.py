@@ -246,7 +246,9 @@ class DockerFabric:
         """Start the nodes' containers. Raises ExperimentError when one ends at once."""
         self.compose.start(*self.specs)
         containers = self.objects.containers()
-        places = {name: self._place(spec, containers[name]) for name, spec in self.specs.items()}
+        places = {
+            name: self._placement(spec, containers[name]) for name, spec in self.specs.items()
+        }
         if _is_root():  # no other may look; before any command of the job's is started
             for name, process in self._processes.items():
                 check(name, process, self._mounts[name])
@@ -385,7 +387,7 @@ class DockerFabric:
         self.journal.add("process", pid=agent.pid, start=start_time(agent.pid))
         return agent
 
-    def _place(self, spec: NodeSpec, container: Any) -> NodePlacement:
+    def _placement(self, spec: NodeSpec, container: Any) -> NodePlacement:
         container.reload()
         process = int(container.attrs["State"]["Pid"])
         if process == 0:

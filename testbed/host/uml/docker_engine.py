@@ -43,7 +43,7 @@ def ensure() -> Path:
     Raises MachineError where it is not there and cannot be made.
     """
     tag = images.tags().node
-    return _made(tag) or _make(tag)
+    return _existing(tag) or _make(tag)
 
 
 def _name(tag: str) -> str:
@@ -51,7 +51,7 @@ def _name(tag: str) -> str:
     return f"docker-{tag.rpartition(':')[2]}{_SUFFIX}"
 
 
-def _made(tag: str) -> Path | None:
+def _existing(tag: str) -> Path | None:
     folders = (BUILD / "guest", cache("guest"))
     paths = (folder / _name(tag) for folder in folders)
     return next((path for path in paths if os.access(path, os.R_OK)), None)

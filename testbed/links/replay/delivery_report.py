@@ -51,7 +51,7 @@ class Outages:
     """Gets the bytes so far (``carried``) and the queue at every look; times after t0."""
 
     def __init__(self) -> None:
-        self.seen: list[OutageSeen] = []
+        self.outages: list[OutageSeen] = []
         self._open: OutageSeen | None = None
         self._from = self._at_end = self._waiting = 0
         self.resumed_s: float | None = None
@@ -77,7 +77,7 @@ class Outages:
         carried, now_s = now
         explained = round(rate_bits / 8 * (max(0.0, now_s - due_s) + _LEAVING_S))
         self._open.leaked_bytes = max(0, carried - self._from - explained)
-        self.seen.append(self._open)
+        self.outages.append(self._open)
         self._open = None
         self._at_end, self._waiting = last
         self._looked_s = due_s
@@ -87,7 +87,7 @@ class Outages:
         """The replay is over, and perhaps an outage is not. ``carried``: bytes so far."""
         if self._open is not None:
             self._open.leaked_bytes = max(0, carried - self._from)
-            self.seen.append(self._open)
+            self.outages.append(self._open)
             self._open = None
 
     def look(self, now_s: float, carried: int, due_s: Callable[[float, int], float]) -> None:
@@ -105,9 +105,9 @@ class Outages:
         if not left:
             return
         if left < self._waiting or now_s - before_s <= _CLOSE_S:
-            self.seen[-1].resume_s = max(0.0, now_s - due_s(self.resumed_s, left))
+            self.outages[-1].resume_s = max(0.0, now_s - due_s(self.resumed_s, left))
         elif (least_s := before_s - due_s(self.resumed_s, 0)) > 0:  # until then nothing had left
-            self.seen[-1].resume_s = least_s
+            self.outages[-1].resume_s = least_s
         self.resumed_s = None
 
 

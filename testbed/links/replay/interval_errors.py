@@ -156,8 +156,8 @@ class LatenessHistogram:
     def take(self, values: Iterable[float]) -> None:
         """Some more."""
         for value in values:
-            count, largest = self._alike.get(_place(value), (0, value))
-            self._alike[_place(value)] = count + 1, max(value, largest)
+            count, largest = self._alike.get(_bucket(value), (0, value))
+            self._alike[_bucket(value)] = count + 1, max(value, largest)
             self.count += 1
 
     def __iter__(self) -> Iterator[float]:
@@ -167,7 +167,7 @@ class LatenessHistogram:
                 yield largest
 
 
-def _place(value: float) -> tuple[int, int]:
+def _bucket(value: float) -> tuple[int, int]:
     """The same for values that are alike."""
     share, octave = frexp(value) if abs(value) >= _LEAST_S else (0.0, 0)
     return octave, round(share * _PARTS)

@@ -230,8 +230,8 @@ class LinkPlayer:
         self.failure: str | None = None
         self._began = (0, shape.rate_bits)
         self._rate_before = shape.rate_bits
-        self._told_ns, self._told = 0, shape
-        self._told_line = line.setting if line is not None else None
+        self._announced_ns, self._announced = 0, shape
+        self._announced_line = line.setting if line is not None else None
 
     def due(self, change: LinkChange, due_ns: int) -> PreparedChange:
         """Prepare a change; they must come in order of time.
@@ -243,7 +243,7 @@ class LinkPlayer:
         where packets are lost instead, none is needed. No packet of the delay line would see the
         difference. A low rate looks ahead itself (``slow``).
         """
-        before, shape = self._told, change.shape
+        before, shape = self._announced, change.shape
         early_ns = 0
         changes = shape.rate_bits != before.rate_bits
         if (
@@ -254,17 +254,17 @@ class LinkPlayer:
         ):
             half_ns = self._half_bundle_ns(before.rate_bits)
             early_ns = half_ns if shape.rate_bits else 2 * half_ns + TELLING_NS
-        at_ns = max(self._told_ns, due_ns - min(EARLIEST_NS, early_ns))
+        at_ns = max(self._announced_ns, due_ns - min(EARLIEST_NS, early_ns))
         line = self._next_line(shape)
-        self._told_ns, self._told = at_ns, shape
+        self._announced_ns, self._announced = at_ns, shape
         message = self.shaped.class_message(_pace(shape)) if shape.rate_bits else None
         return PreparedChange(at_ns, due_ns, change.end, shape, message, line)
 
     def _next_line(self, shape: LinkState) -> NetemConfig | None:
-        if self.line is None or self._told_line is None:
+        if self.line is None or self._announced_line is None:
             return None
-        following = self.line.following(self._told_line, shape)
-        self._told_line = following or self._told_line
+        following = self.line.following(self._announced_line, shape)
+        self._announced_line = following or self._announced_line
         return following
 
     @property

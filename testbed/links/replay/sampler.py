@@ -50,7 +50,7 @@ class LinkSampler:
         self.record = DeliveryLog(
             bundle_bytes=bundle_bytes + shape.overhead_bytes,
             rates=[(0.0, shape.rate_bits)],
-            outages=self._outages.seen,
+            outages=self._outages.outages,
         )
         self._shaped, self._shape, self._line, self._looks = shaped, shape, line, phase
         self._rate, self._limit, self._delay = ReadBack("rate"), ReadBack("queue"), ReadBack("line")
@@ -59,7 +59,7 @@ class LinkSampler:
         self._from_s, self._from_asked, self._from_charged = 0.0, 0.0, 0
         self._from = self._now = self._before = shaped.zero
         self._now_s, self._charged, self._charged_before = 0.0, 0, 0
-        self._seen: list[tuple[float, int]] = []
+        self._charges: list[tuple[float, int]] = []
         self._busy, self._largest, self._gap_s = True, 0, 0.0
         self._samples = phase  # links take turns
 
@@ -104,7 +104,7 @@ class LinkSampler:
         self.record.unwatched_s += max(0.0, gap_s - WATCHED_S)
         self._busy = self._busy and self._stood(gap_s)
         self._largest = max(self._largest, self._now.backlog_bytes)
-        self._seen.append((now_s, self._charged))
+        self._charges.append((now_s, self._charged))
         self._read_back(shape, adjusted)
         self._watch_outage()
         return self._now
@@ -200,12 +200,12 @@ class LinkSampler:
             return ()
         return tuple(
             (round(at_s, 4), 8 * (charged - self._from_charged))
-            for at_s, charged in self._seen[:-1]
+            for at_s, charged in self._charges[:-1]
             if self._from_s < at_s < self._now_s
         )
 
     def _open(self) -> None:
-        self._seen.clear()
+        self._charges.clear()
         self._from_s, self._from, self._from_asked = self._now_s, self._now, self._asked_bits
         self._from_charged, self._gap_s = self._charged, 0.0
         self._busy, self._largest = self._now.backlog_bytes > 0, self._now.backlog_bytes

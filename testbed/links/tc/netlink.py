@@ -281,7 +281,7 @@ class NetlinkChannel:
         # One buffer for all answers: a fresh one would cost more than the question.
         self._buffer = bytearray(_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
-        self._asked = False
+        self._unanswered = False
         """True if an answer may be on its way that nobody has read."""
 
     def close(self) -> None:
@@ -312,17 +312,17 @@ class NetlinkChannel:
         """The one message that answers ``prepared`` (header included). Raises KernelRefused."""
         self._send(prepared)
         answer = self._receive()
-        self._asked = False
+        self._unanswered = False
         _check(answer)
         return answer
 
     def _send(self, prepared: bytes) -> None:
         """Ask; what was left unread by an exception before is not taken for the answer."""
-        if self._asked:
+        if self._unanswered:
             with suppress(BlockingIOError):
                 while True:
                     self._socket.recv(1, socket.MSG_DONTWAIT)
-        self._asked = True
+        self._unanswered = True
         self._socket.send(prepared)
 
     def dump(self, message: NetlinkMessage, kind: int) -> list[nlmsg]:
@@ -342,7 +342,7 @@ class NetlinkChannel:
             self._send(prepared)
             messages: list[bytes] = []
             whole = self._collect(messages)
-            self._asked = False
+            self._unanswered = False
             if whole:
                 return messages
         raise KernelRefused(errno.EINTR, "the list changed at every attempt to read it")
