@@ -62,15 +62,6 @@ class CodedPlan:
     seed: int = 1
 
 
-def share_for(saved: float, most: int = 16) -> tuple[float, int]:
-    """The largest c at which T(r) of the best r ≤ ``most`` is 1 − ``saved`` of T(1), and that r.
-
-    r·c + (1 − c)/r = 1 − saved has the solution c = (1 − saved − 1/r) / (r − 1/r).
-    """
-    candidates = [((1 - saved - 1 / r) / (r - 1 / r), r) for r in range(2, most + 1)]
-    return max(candidates)
-
-
 def pace_s(share: float, communication_s: float) -> float:
     """Return the time that a node's share of a mini-batch must take for ``share`` of SSGD's step to
     be computation."""

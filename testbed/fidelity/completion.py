@@ -26,7 +26,7 @@ from testbed.fidelity.service_curve import (
 from testbed.records.intervals import IntervalSet, spread
 from testbed.records.link_log import LinkLog
 from testbed.records.manifest import THRESHOLDS, Thresholds
-from testbed.scenario.link_state import FRAME_BYTES, LinkDirection
+from testbed.scenario.link_state import FRAME_BYTES, SEGMENT_BYTES, LinkDirection
 from testbed.scenario.node_timeline import Flow, NodeChange
 
 ExclusionRule = Callable[[MessageGroup], bool]
@@ -40,12 +40,14 @@ def measure_groups(
     delay: Delay = no_delay,
     overhead: Callable[[list[LinkDirection]], int | None] = lambda _: 0,
     thresholds: Thresholds = THRESHOLDS,
+    segment_bytes: int = SEGMENT_BYTES,
 ) -> dict[str, Any]:
     """Errors of all groups against their service curves.
 
     Counted but not judged: groups that the links could carry in less than ``completion_floor_s``
     (``short``); groups on links for which ``bits`` raises KeyError (``unsampled``); groups for
-    which one of ``excuses`` holds, by the first name that does.
+    which one of ``excuses`` holds, by the first name that does. ``segment_bytes``: payload of the
+    TCP segments that messages travel in.
 
     Result: ``groups``, ``judged``, these counts, and p50, p99 and max of ``used`` (error over
     tolerance), ``error`` (over the predicted time, without waits between buckets), ``error_ms``,
@@ -55,7 +57,7 @@ def measure_groups(
     used, error, error_ms, all_ms = (array("d") for _ in range(4))
     not_judged = dict.fromkeys(("short", "unsampled", *excuses), 0)
     for group in groups:
-        charged = group.charged(overhead(group.ends) or 0)
+        charged = group.charged(overhead(group.ends) or 0, segment_bytes)
         try:
             predicted = charged.done(bits, delay) - group.start_s
         except KeyError:

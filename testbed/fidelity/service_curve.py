@@ -21,7 +21,13 @@ from typing import Any, Literal
 
 from testbed.records.intervals import IntervalSet
 from testbed.records.stored import Joined, Records, by_number
-from testbed.scenario.link_state import FRAME_BYTES, LinkDirection, wire_bytes
+from testbed.scenario.link_state import (
+    FRAME_BYTES,
+    SEGMENT_BYTES,
+    SEGMENT_HEADER_BYTES,
+    LinkDirection,
+    wire_bytes,
+)
 
 Bits = Callable[[LinkDirection, float, float], float]
 """``bits(end, from_s, to_s)``: bits that a link direction was asked to carry between two times."""
@@ -230,14 +236,17 @@ class MessageGroup:
         last = delay(shared) + max(map(delay, own))
         return downloads_done(bits, self.loads, self.server) + last
 
-    def charged(self, overhead_bytes: int) -> MessageGroup:
-        """The same messages on links that charge so much for every packet besides."""
-        per_packet = 8.0 * overhead_bytes
-        full = 8.0 * FRAME_BYTES
-        loads = (
-            replace(load, bits=load.bits + per_packet * -(-load.bits // full))
-            for load in self.loads
-        )
+    def charged(self, overhead_bytes: int, segment_bytes: int = SEGMENT_BYTES) -> MessageGroup:
+        """The same messages in segments of so much payload, on links that charge so much for every
+        packet besides."""
+        per_packet = 8.0 * (SEGMENT_HEADER_BYTES + overhead_bytes)
+        full, header = 8.0 * FRAME_BYTES, 8.0 * SEGMENT_HEADER_BYTES
+
+        def on_links(bits: float) -> float:
+            payload = bits - header * -(-bits // full)
+            return payload + per_packet * -(-payload // (8.0 * segment_bytes))
+
+        loads = (replace(load, bits=on_links(load.bits)) for load in self.loads)
         return replace(self, loads=tuple(loads))
 
     def _end(self, load: OfferedLoad) -> LinkDirection:

@@ -46,8 +46,6 @@ LINK_RATE = "testbed_link_rate_bytes_per_second"
 BUILD = "testbed_build_info"
 """Always 1; labels ``version`` and ``python``."""
 
-METRICS = (PHASE, DELAY, BYTES, STEPS, DENSITY, ACCURACY, LINK_RATE, BUILD)
-
 BUCKETS = (
     *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
     *(1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0),

@@ -138,8 +138,6 @@ class Inferred:
     """Ends of steps: ``ends_s[0]`` is the begin of the first. Empty: none were found."""
 
     ends_s: tuple[float, ...]
-    step_bits: float | None
-    """Bits of one step, over all links."""
     confidence: float | None
     """The share of pauses, each looked for within a quarter of a step, that came when 5 % of a
     step's bytes at most were lacking or too many, above what chance alone would have given; from 0
@@ -190,11 +188,11 @@ def _judged(pauses: Pauses, ends: Array) -> Inferred:
     said = (
         f"{constant:.0%} of {len(steps)} steps carry {size / 8e6:.3g} MB over all links, within 5 %"
     )
-    return Inferred(tuple(map(float, times)), size, confidence, f"Inferred: {said}.")
+    return Inferred(tuple(map(float, times)), confidence, f"Inferred: {said}.")
 
 
 def _nothing(why: str, confidence: float | None = None) -> Inferred:
-    return Inferred((), None, confidence, f"Steps were not found: {why}.")
+    return Inferred((), confidence, f"Steps were not found: {why}.")
 
 
 def _blurred(pauses: Pauses, ends: Array, ends_s: Array) -> bool:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from math import gcd
 from pathlib import Path
 from typing import Any
 
@@ -127,12 +128,22 @@ def _frames(done: Messages) -> Iterator[str]:
         # What its own queue refuses the kernel counts as sent, and again when it goes (to the byte
         # right: the peers' counts).
         again = sent - counted["bytes_sent"]
-        alike = 0 <= again <= _REFUSED * counted["bytes_sent"] and again % SEGMENT_BYTES == 0
+        whole = again % gcd(*_segment_bytes([message])) == 0
+        alike = whole and 0 <= again <= _REFUSED * counted["bytes_sent"]
         if not alike or not 0 <= ends <= len(sockets):
             yield (
                 f"{node} counted frames of {counted['bytes_sent']} B out and "
                 f"{counted['bytes_received']} B in, its sockets {sent} B and {received} B"
             )
+
+
+def _segment_bytes(done: Iterable[Mapping[str, Any]]) -> set[int]:
+    """Payloads of a full segment between nodes, as their sockets say: the network's MTU decides.
+
+    ``done``: nodes' last messages. Where there are no sockets: 1448.
+    """
+    sockets = chain.from_iterable(message["counters"].values() for message in done)
+    return {int(socket["segment_bytes"]) for socket in sockets} or {SEGMENT_BYTES}
 
 
 EVIDENCE = "evidence.json"
@@ -317,15 +328,23 @@ def _evidence(
         nodes=nodes_seen(changes, history.nodes, activity.seconds),
         sockets=_sockets(done),
         unattributed={**_uncounted(lost, experiment), **crossed},
-        completion=_completion(activity, experiment.timeline.bits, rules, paths),
+        completion=_completion(
+            activity, experiment.timeline.bits, rules, paths, min(_segment_bytes(done.values()))
+        ),
         faults=faults(done, activity.steps, events.get("epoch", []), lost=bool(lost)),
     )
 
 
 def _completion(
-    activity: MessageActivity, bits: Bits, rules: Mapping[str, ExclusionRule], paths: PathModel
+    activity: MessageActivity,
+    bits: Bits,
+    rules: Mapping[str, ExclusionRule],
+    paths: PathModel,
+    segment: int,
 ) -> dict[str, Any]:
-    measured = measure_groups(activity.groups, bits, rules, paths.delay_s, paths.overhead)
+    measured = measure_groups(
+        activity.groups, bits, rules, paths.delay_s, paths.overhead, segment_bytes=segment
+    )
     if activity.entangled:
         measured["groups"] += activity.entangled
         measured["not_judged"]["entangled"] = activity.entangled

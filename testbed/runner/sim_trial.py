@@ -29,7 +29,7 @@ from testbed.runner.judge import faults
 from testbed.runner.signals import seldom_collected
 from testbed.runner.trial import LinkTrial, TrialPlan
 from testbed.scenario.expand import racks
-from testbed.scenario.link_state import LinkDirection
+from testbed.scenario.link_state import SEGMENT_BYTES, LinkDirection
 from testbed.scenario.node_timeline import NodeChange, flows, node_changes
 from testbed.topology import VIRTUAL, NodeSpec
 from testbed.training.roles import Role, role
@@ -104,7 +104,12 @@ class SimNodes:
         if endpoint.multicast_sent:
             counted[MULTICAST] = (endpoint.multicast_sent, 0)
         return {
-            peer: {"bytes_sent": sent, "bytes_retransmitted": 0, "bytes_received": received}
+            peer: {
+                "bytes_sent": sent,
+                "bytes_retransmitted": 0,
+                "bytes_received": received,
+                "segment_bytes": SEGMENT_BYTES,
+            }
             for peer, (sent, received) in counted.items()
         }
 

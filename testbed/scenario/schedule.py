@@ -225,18 +225,9 @@ class Schedule:
         within = (s for s in self.segments[first:] if stop is None or s.begin < stop)
         return list(dict.fromkeys(segment.line for segment in within))
 
-    def condensed(self) -> Iterator[tuple[int, LinkState]]:
-        """All changes, with repetitions left out of which nothing new can be learnt. Ends.
-
-        Whole periods of a repeating source, but for the first three, are cut out of the time
-        between two events, so that every neighbourhood of a change is still there.
-        """
-        schedule, end = self._shortened
-        return schedule.changes(0, end + 1)
-
     @property
     def change_count_estimate(self) -> int:
-        """About how many changes ``condensed`` has: what it costs to look at the whole history."""
+        """About how many changes there are without repetitions: the cost of a look at them all."""
         schedule, end = self._shortened
         stops = [*schedule._begins[1:], end + 1]
         return sum(
@@ -298,7 +289,12 @@ class Schedule:
 
     @cached_property
     def _shortened(self) -> tuple[Schedule, int]:
-        """Repetitions cut out, and when nothing new happens any more."""
+        """The schedule without repetitions of which nothing new can be learnt, and when nothing new
+        happens any more.
+
+        Whole periods of a repeating source, but for the first three, are cut out of the time
+        between two events, so that every neighbourhood of a change is still there.
+        """
         cut, kept = 0, []
         for segment, following in pairwise(self.segments):
             kept.append(_later(segment, -cut))

@@ -34,6 +34,8 @@ from testbed.units import Duration, Rate
 
 LEAST_BURST = Duration(0.01)
 """Shorter times of sending are refused: starting a flow takes about as long."""
+MOST_SILENCE_S = 1e6
+"""A longer `peer_timeout` times `dilation` is refused: kernels count it in 31 bits of ms."""
 MAX_HAPPENING = 1_000_000
 """Events of nodes, each times the nodes it names."""
 
@@ -345,6 +347,12 @@ def _history(scenario: Scenario, traces: Mapping[str, RateTrace]) -> Iterator[Pr
     if length == inf:
         yield Problem(place, f"{end} is at rate 0 for good: give it service again")
         return
+    if scenario.peer_timeout * scenario.dilation > MOST_SILENCE_S:
+        yield Problem(
+            ("peer_timeout",),
+            f"{scenario.peer_timeout} times dilation is more than {Duration(MOST_SILENCE_S)}, "
+            f"which no kernel waits: write at most {Duration(MOST_SILENCE_S / scenario.dilation)}",
+        )
     trip = longest_round_trip(scenario, timeline)
     if length + trip.time_s >= scenario.peer_timeout:
         outage = f"the longest outage, {Duration(length)} of {end}" if length else ""

@@ -4,7 +4,7 @@ answer, and measure accuracy.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
@@ -144,7 +144,7 @@ def _merged(buckets: Sequence[ServedRecord], others: Sequence[int] = ()) -> Roun
     )
 
 
-class TrainingServer(ServerRole, ABC):
+class TrainingServer(ServerRole):
     """A server that has the model.
 
     Alone it applies every update to a replica of its own, on which it measures test accuracy while

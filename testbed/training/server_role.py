@@ -1,10 +1,11 @@
-"""Base of the servers' roles, a server without anything to do, and what a server records of lost
+"""Bases of the servers' roles, a server without anything to do, and what a server records of lost
 workers and dropped gradients. Nothing here needs PyTorch.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
 
 from testbed.exchange.base import ServerSide
 from testbed.exchange.parameter_server import WorkerSetServer
@@ -14,15 +15,46 @@ from testbed.training.job import Job, message_fields
 from testbed.training.membership import peers, server_class
 
 
-class ServerRole:
+class BaseServer(ABC):
     """One server in one run: ``prepare``, then ``run`` from t0 on."""
 
-    kind = "server"
-    _exchange: ServerSide
+    kind: ClassVar[str]
+    """Its role in its summary."""
 
     def __init__(self, node: Node, job: Job) -> None:
         self._node, self._job = node, job
         self._step, self._end_s, self._bytes_down = 0, 0.0, 0
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Do what takes time before t0."""
+
+    @abstractmethod
+    def run(self) -> dict[str, Any]:
+        """Play the role from t0 on; returns a summary."""
+
+    def _outcome(self) -> dict[str, Any]:
+        """Return what the summary says of the model."""
+        return {"accuracy": None, "parameters": None}
+
+    def _summary(self, bytes_sent: int, bytes_received: int) -> dict[str, Any]:
+        return {
+            "role": self.kind,
+            "node": self._job.node,
+            "steps": self._step,
+            "end_s": self._end_s,
+            **self._outcome(),
+            "bytes_down": self._bytes_down,
+            "bytes_sent": bytes_sent,
+            "bytes_received": bytes_received,
+        }
+
+
+class ServerRole(BaseServer):
+    """A server that workers send gradients to."""
+
+    kind = "server"
+    _exchange: ServerSide
 
     def prepare(self) -> None:
         """Do what takes time, and wait for every worker's greeting. Raises InputError or
@@ -46,9 +78,9 @@ class ServerRole:
     def _load(self) -> None:
         """Load data, build the model, pay first-time costs."""
 
+    @abstractmethod
     def _serve(self) -> bool:
         """Answer gradients of ``_step`` + 1; return whether they were the last."""
-        raise NotImplementedError
 
     def _stop(self) -> None:
         """There is nothing to serve any more, whatever the reason."""
@@ -57,24 +89,8 @@ class ServerRole:
         """The last step has been answered."""
         self._exchange.await_goodbyes(self._step)
 
-    def _outcome(self) -> dict[str, Any]:
-        """Return what the summary says of the model."""
-        return {"accuracy": None, "parameters": None}
 
-    def _summary(self, bytes_sent: int, bytes_received: int) -> dict[str, Any]:
-        return {
-            "role": self.kind,
-            "node": self._job.node,
-            "steps": self._step,
-            "end_s": self._end_s,
-            **self._outcome(),
-            "bytes_down": self._bytes_down,
-            "bytes_sent": bytes_sent,
-            "bytes_received": bytes_received,
-        }
-
-
-class IdleServer(ServerRole):
+class IdleServer(BaseServer):
     """Takes no part: nothing is sent to it."""
 
     kind = "bystander"

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from math import ceil
 from typing import NamedTuple
 
 from testbed.node import Message
@@ -31,6 +32,8 @@ class SocketCounters:
     bytes_received: int
     bytes_retransmitted: int
     retransmits: int
+    segment_bytes: int
+    """Most payload of a segment that is sent, now: the path's MTU without headers and options."""
     least_rtt_us: int | None
     """The least round-trip time of the last five minutes (``net.ipv4.tcp_min_rtt_wlen``); None: not
     measured."""
@@ -45,7 +48,7 @@ class SocketCounters:
         return {**asdict(self), "wire_bytes": self.wire_bytes}
 
 
-_TCP_INFO = struct.Struct("=52xI44xI16xQQI8xI48xQQ")
+_TCP_INFO = struct.Struct("=16xI32xI44xI16xQQI8xI48xQQ")
 _UNKNOWN = 0xFFFFFFFF
 
 
@@ -53,6 +56,8 @@ class TcpInfo(NamedTuple):
     """Fields of the kernel's ``struct tcp_info`` (include/uapi/linux/tcp.h, Linux 4.19 or
     newer)."""
 
+    segment_bytes: int
+    """Most payload of a segment that is sent (``tcpi_snd_mss``)."""
     last_received_ms: int
     """Since when no data has come, to a kernel's tick."""
     retransmits: int
@@ -85,6 +90,7 @@ class TcpInfo(NamedTuple):
             self.bytes_received,
             self.bytes_retransmitted,
             self.retransmits,
+            self.segment_bytes,
             None if self.least_rtt_us == _UNKNOWN else self.least_rtt_us,
         )
 
@@ -93,8 +99,8 @@ LOOKS = 4
 """How often in a timeout a node looks who is silent, and tells others that it waits."""
 _PAUSE_S = 0.001
 """Until the kernel may take the rest of a header."""
-_PROBE_S = 1
-"""Between probes of an idle connection; kernels take whole seconds."""
+_MOST_PROBES = 127
+"""The most unanswered probes that a kernel counts (``MAX_TCP_KEEPCNT``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,13 +237,15 @@ def _tune(connected: socket.socket, silence_s: float) -> None:
     it.
     """
     ask_for_stamps(connected)
+    # whole seconds, as kernels take them: one, unless that would be too many probes
+    probe_s = max(1, ceil(silence_s / _MOST_PROBES))
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBE_S)
-    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_S)
-    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, max(1, int(silence_s / _PROBE_S)))
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, probe_s)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, probe_s)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, max(1, int(silence_s / probe_s)))
     # whoever waits for one that is stuck in sending gives it LOOKS-th of the time more
-    end_s = silence_s + min(_PROBE_S, silence_s / (2 * LOOKS))
+    end_s = silence_s + min(probe_s, silence_s / (2 * LOOKS))
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(end_s * 1000))
 
 

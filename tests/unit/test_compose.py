@@ -23,6 +23,7 @@ from testbed.fabric.docker.engine import how_ended
 from testbed.host.checks import POOL, free_subnets, parse_route
 from testbed.host.paths import ROOT
 from testbed.links.network.namespaces import SETTINGS
+from testbed.scenario.link_state import MTU_BYTES
 from testbed.topology import Machine, NodeSpec, RequestedLimits
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "compose.yaml"
@@ -181,3 +182,8 @@ def test_nodes_have_the_tcp_settings_of_every_fabric(document: Document) -> None
     nodes = [service for name, service in document["services"].items() if name != SHAPER]
     assert nodes
     assert all(service["sysctls"] == SETTINGS for service in nodes)
+
+
+def test_packets_are_as_large_as_on_every_fabric(document: Document) -> None:
+    options = document["networks"]["data"]["driver_opts"]
+    assert options == {"com.docker.network.driver.mtu": str(MTU_BYTES)}

@@ -18,6 +18,8 @@ from testbed.exchange.base import Membership
 from testbed.fabric.host_node import HostClock, HostNode
 from testbed.node import Kind, Message
 from testbed.scenario.link_state import SEGMENT_HEADER_BYTES
+from testbed.scenario.validate import MOST_SILENCE_S
+from testbed.transport.connection import _tune
 from testbed.transport.frame import HEADER_BYTES, FrameHeader
 
 Trio = tuple[Either, Either, Either, int]
@@ -171,6 +173,26 @@ def test_the_kernels_count_is_the_frames(trio: Trio) -> None:
     assert after.wire_bytes - before.wire_bytes == 5 * (5000 + HEADER_BYTES) + (
         SEGMENT_HEADER_BYTES * segments
     )
+
+    assert 0 < after.segment_bytes <= 65_535 - 40
+
+
+@pytest.mark.parametrize("silence_s", [0.3, 10.0, 127.0, 128.0, 127.5, 5_000.0, MOST_SILENCE_S])
+def test_a_silent_peer_is_waited_for_as_long_as_asked(silence_s: float) -> None:
+    """The kernel counts 127 probes at most, 32,767 s apart at most."""
+    with socket.socket() as connected:
+        _tune(connected, silence_s)
+        idle, between, probes, ends_ms = (
+            connected.getsockopt(socket.IPPROTO_TCP, option)
+            for option in (
+                socket.TCP_KEEPIDLE,
+                socket.TCP_KEEPINTVL,
+                socket.TCP_KEEPCNT,
+                socket.TCP_USER_TIMEOUT,
+            )
+        )
+    assert 0.98 * silence_s <= idle + between * probes <= 1.02 * silence_s + 2
+    assert silence_s <= ends_ms / 1e3 <= 1.02 * silence_s + 1
 
 
 def test_a_closed_peer_is_lost_by_name(trio: Trio) -> None:

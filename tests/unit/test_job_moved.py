@@ -73,6 +73,7 @@ def description(family: int, own: str, peer: str, info: bytes | None) -> bytes:
 
 def tcp_info(segments: int, length: int = 248) -> bytes:
     info = bytearray(max(length, 248))
+    struct.pack_into("=I", info, 16, 1448)
     struct.pack_into("=I", info, 100, 3)
     struct.pack_into("=QQI", info, 120, 1111, 2222, segments)
     struct.pack_into("=I", info, 148, 40)

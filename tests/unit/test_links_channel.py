@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import errno
+import socket
 import struct
+from collections.abc import Iterator
 
 import pytest
-from pyroute2.netlink import NLMSG_DONE, NLMSG_ERROR
+from pyroute2.netlink import NLM_F_DUMP_INTR, NLM_F_MULTI, NLMSG_DONE, NLMSG_ERROR
+from pyroute2.netlink.rtnl import RTM_GETLINK, RTM_NEWLINK
+from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 
-from testbed.links.tc.netlink import KernelRefused, _check
+from testbed.links.tc.netlink import KernelRefused, NetlinkChannel, NetlinkMessage, _check
 
 
-def answer(kind: int, payload: bytes) -> bytes:
-    return struct.pack("=IHHII", 16 + len(payload), kind, 0, 1, 0) + payload
+def answer(kind: int, payload: bytes, flags: int = 0) -> bytes:
+    return struct.pack("=IHHII", 16 + len(payload), kind, flags, 1, 0) + payload
 
 
 @pytest.mark.parametrize("payload", [b"", bytes(4), struct.pack("=i", 7)])
@@ -33,3 +37,48 @@ def test_a_refusal_says_why_and_an_acknowledgement_nothing() -> None:
     with pytest.raises(KernelRefused) as caught:
         _check(answer(NLMSG_ERROR, struct.pack("=i", -errno.ENOENT) + request))
     assert caught.value.errno == errno.ENOENT
+
+
+OBJECTS = [b"one.", b"two."]
+
+
+@pytest.fixture
+def spoken_to() -> Iterator[tuple[NetlinkChannel, socket.socket]]:
+    """A channel, and the kernel's side of it in a test's hands."""
+    channel = NetlinkChannel()
+    channel.close()
+    channel._socket, kernel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    kernel.settimeout(10.0)
+    yield channel, kernel
+    channel.close()
+    kernel.close()
+
+
+def listing(kernel: socket.socket, *interrupted: bool) -> None:
+    """Answer a request for every one of ``interrupted``: with a list that changed meanwhile, where it says so."""
+    for changed in interrupted:
+        flags = NLM_F_MULTI | (NLM_F_DUMP_INTR if changed else 0)
+        objects = OBJECTS[:1] if changed else OBJECTS
+        for payload in objects:
+            kernel.send(answer(RTM_NEWLINK, payload, NLM_F_MULTI))
+        kernel.send(answer(NLMSG_DONE, bytes(4), flags))
+
+
+def test_a_list_that_changed_while_it_was_read_is_asked_for_again(
+    spoken_to: tuple[NetlinkChannel, socket.socket],
+) -> None:
+    channel, kernel = spoken_to
+    listing(kernel, True, True, False)
+    messages = channel.dump_raw(NetlinkMessage(ifinfmsg, {}), RTM_GETLINK)
+    assert messages == [answer(RTM_NEWLINK, payload, NLM_F_MULTI) for payload in OBJECTS]
+    asked = {kernel.recv(4096) for _ in range(3)}
+    assert len(asked) == 1, "the same question, three times"
+
+
+def test_a_list_that_never_stands_still_is_refused(
+    spoken_to: tuple[NetlinkChannel, socket.socket],
+) -> None:
+    channel, kernel = spoken_to
+    listing(kernel, *[True] * 5)
+    with pytest.raises(KernelRefused, match="changed at every attempt"):
+        channel.dump_raw(NetlinkMessage(ifinfmsg, {}), RTM_GETLINK)

@@ -28,7 +28,7 @@ def done(sent: int, received: int) -> dict[str, Any]:
         "counters": {
             "worker-1": {
                 "bytes_sent": 40, "bytes_received": 40, "segments_out": 3,
-                "bytes_retransmitted": 0,
+                "bytes_retransmitted": 0, "segment_bytes": 1448,
             }
         },
         "multicast": counters,

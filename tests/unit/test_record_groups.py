@@ -194,5 +194,8 @@ def test_what_packets_cost_and_delays_are_counted_for_every_bucket() -> None:
     up = MessageGroup(1, "up", "s", loads, 0.0)
     bits = 1514 * 8 * 100 + 8 * 24 * 100
     assert [load.bits for load in up.charged(24).loads] == [bits, bits]
+    assert up.charged(0) == up
+    smaller = 8 * (144_800 + 104 * (66 + 24))  # an overlay's segments: ⌈144,800 / 1398⌉ of them
+    assert [load.bits for load in up.charged(24, 1398).loads] == [smaller, smaller]
     delayed = up.done(EVEN, lambda end: {"w0": 0.02, "s": 0.03}[end.link])
     assert delayed == pytest.approx(up.done(EVEN) + 0.05, **ABOUT)

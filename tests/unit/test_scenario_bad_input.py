@@ -205,6 +205,7 @@ REPLACED = [
     ("peer_", "traffic: [{name: f, from: worker, to: server, kind: tcp}]\npeer_", "traffic[0].from: 'worker' is a group of nodes: name one of them, such as worker-0"),
     ("peer_", "traffic: [{name: f, from: srver, to: worker-0, kind: tcp}]\npeer_", "traffic[0].from: no node or group is called 'srver'"),
     ("timeout: 10 s", "timeout: 10", "s.yaml:14: peer_timeout: duration 10 has no unit"),
+    ("peer_timeout: 10 s", "peer_timeout: 1000 h\ndilation: 10", "s.yaml:14: peer_timeout: 3600000 s times dilation is more than 1000000 s, which no kernel waits: write at most 100000 s"),
     ("timeout: 10 s", "timeout: 1 s", "not longer than the longest outage, 1 s of server up"),
     ("peer_timeout: 10 s", "name: y", "s.yaml:14: key 'name' is there twice. First in line 1"),
     ("  server:", "\tserver:", "s.yaml:3: not YAML: found character '\\t' that cannot start any token"),

@@ -102,8 +102,10 @@ def test_seeds_that_are_none(text: str) -> None:
         parse_seeds(text)
 
 
-def done(role: str, parameters: str = "aa", sent: int = 500) -> dict[str, Any]:
-    counters = {"bytes_sent": 520, "bytes_retransmitted": 20, "bytes_received": 300}
+def done(role: str, parameters: str = "aa", sent: int = 500, segment: int = 1448) -> dict[str, Any]:
+    counters = {
+        "bytes_sent": 520, "bytes_retransmitted": 20, "bytes_received": 300, "segment_bytes": segment,
+    }  # fmt: skip
     summary = {
         "role": role, "steps": 2, "parameters": parameters, "bytes_sent": sent, "bytes_received": 300,
     }  # fmt: skip
@@ -124,16 +126,20 @@ def test_what_endpoints_say_to_each_other_is_no_frame_of_a_role() -> None:
     assert faults({"server": message}, [], []) == []
 
 
-def test_what_a_nodes_own_queue_refused_at_first_is_counted_again_in_whole_segments() -> None:
-    counted = 1_000_000
+@pytest.mark.parametrize("segment", [1448, 1398, 536])
+def test_what_a_nodes_own_queue_refused_at_first_is_counted_again_in_whole_segments(
+    segment: int,
+) -> None:
+    counted = 690 * segment
 
     def found(sent: int) -> list[str]:
-        message = done("server", sent=counted)
+        message = done("server", sent=counted, segment=segment)
         message["counters"]["peer"]["bytes_sent"] = sent + 20  # 20 of them a second time
         return faults({"server": message}, [], [])
 
-    assert found(counted) == found(counted + 1448) == found(counted + 3 * 1448) == []
-    for wrong in (counted - 1448, counted + 1447, counted + 4 * 1448):
+    for times in (0, 1, 3):
+        assert found(counted + times * segment) == []
+    for wrong in (counted - segment, counted + segment - 1, counted + 4 * segment):
         assert len(found(wrong)) == 1
 
 

@@ -101,7 +101,8 @@ def test_it_agrees_with_a_plain_model(
         rate = changes.get(time, rate)
         played.append(rate)
     assert played == expected
-    seen = [shape.rate_bits for _, shape in built._of[UP].condensed()]
+    shortened, end = built._of[UP]._shortened
+    seen = [shape.rate_bits for _, shape in shortened.changes(0, end + 1)]
     horizon = [plain(listed, i / 4) for i in range(200)]
     assert set(seen) == set(horizon)
 
