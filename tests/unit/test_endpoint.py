@@ -7,6 +7,8 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from endpoint_rig import KINDS, NAMES, RUN, Either, endpoint, star
@@ -18,7 +20,9 @@ from testbed.exchange.base import Membership
 from testbed.fabric.host_node import HostClock, HostNode
 from testbed.node import Kind, Message
 from testbed.scenario.link_state import SEGMENT_HEADER_BYTES
+from testbed.transport.connection import SocketCounters
 from testbed.transport.frame import HEADER_BYTES, FrameHeader
+from testbed.transport.threaded_endpoint import ThreadedEndpoint
 
 Trio = tuple[Either, Either, Either, int]
 
@@ -171,6 +175,20 @@ def test_the_kernels_count_is_the_frames(trio: Trio) -> None:
     assert after.wire_bytes - before.wire_bytes == 5 * (5000 + HEADER_BYTES) + (
         SEGMENT_HEADER_BYTES * segments
     )
+
+
+@pytest.mark.parametrize(
+    ("connecting", "later", "least"),
+    [(120, 500, 120), (500, 120, 120), (120, None, 120), (None, 80, 80), (None, None, None)],
+)
+def test_the_least_round_trip_of_connecting_is_kept(
+    connecting: int | None, later: int | None, least: int | None
+) -> None:
+    """The kernel forgets it after minutes; links are idle only at the beginning."""
+    endpoint: Any = object.__new__(ThreadedEndpoint)
+    endpoint._least_rtt_us = {} if connecting is None else {1: connecting}
+    counted = SocketCounters(1, 2, 3, 4, 5, later)
+    assert endpoint._with_least(1, counted) == replace(counted, least_rtt_us=least)
 
 
 def test_a_closed_peer_is_lost_by_name(trio: Trio) -> None:
