@@ -12,6 +12,7 @@ from layered_rig import LAYERS, observation
 from testbed.compress.payload import payload_bytes
 from testbed.control.base import LEVELS, Observation
 from testbed.control.cost_model import (
+    WINDOW,
     AlphaBeta,
     CommunicationCostModel,
     DensitySizes,
@@ -206,6 +207,33 @@ def test_a_way_goes_through_json() -> None:
     other.load(json.loads(json.dumps(one.state(), allow_nan=False)))
     assert other.state() == one.state()
     assert other.known() == one.known()
+
+
+def test_a_decision_is_of_the_steps_since_the_last_one() -> None:
+    """Costs are learnt on, and everything else is of the new window alone: messages, and how long steps were."""
+    one, other = way(20), way(20)
+    assert one.known() == other.known()
+    seen = observation(dict.fromkeys(LAYERS, 0.3), step=20)
+    slower = replace(seen, step_s=seen.delay_s + 2.0)
+    for _ in range(3):
+        one.take(slower)
+    later = one.known()
+    assert later.computed_s == pytest.approx(2.0)
+    assert [message.sent for message in later.messages] == pytest.approx(
+        [0.3 * LAYERS[name] for name in later.names]
+    )
+    assert one.state()["steps"] == one.state()["spans"] == []
+
+
+def test_only_so_many_steps_are_looked_at() -> None:
+    """Also by a model that goes on from its state."""
+    models = way(WINDOW), CommunicationCostModel("mine")
+    models[1].load(json.loads(json.dumps(models[0].state())))
+    for model in models:
+        for _ in range(WINDOW):
+            model.take(observation(dict.fromkeys(LAYERS, 0.3)))
+        assert len(model.state()["steps"]) == len(model.state()["spans"]) == WINDOW
+        assert model.known().messages[0].sent == pytest.approx(0.3 * LAYERS["last"])
 
 
 def test_curves_between_levels() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from testbed.runner import cross_traffic, cross_traffic_node
 from testbed.runner.cross_traffic import CrossTraffic, check, crossed_links, failure
 from testbed.runner.cross_traffic_node import FlowEnds
 from testbed.scenario.load import load
-from testbed.scenario.node_timeline import Flow, NodeChange
+from testbed.scenario.node_timeline import Burst, Flow, NodeChange
 from testbed.scenario.timeline import Timeline
 from testbed.topology import Interface, NodePlacement, NodeSpec
 
@@ -77,6 +78,33 @@ def test_what_a_killed_client_sent_is_counted_by_the_second() -> None:
         "jitter_s": 0.002,
     }  # fmt: skip
     assert cross_traffic_node.received({"start": {}, "intervals": [], "end": {}}) is None
+
+
+def test_a_burst_is_told_with_all_of_its_tests() -> None:
+    """One that broke off was followed by another: what all of them sent counts, and the last error."""
+    told: list[dict[str, Any]] = []
+    source: Any = object.__new__(cross_traffic_node.TrafficSource)
+    source._ends, source._say = ENDS, told.append
+    source._clock = SimpleNamespace(now=lambda: 8.0)
+    sent = cross_traffic_node.IperfSent
+    tests = [sent(100, 3, 2, "a"), sent(0, 0, 0, "b", "busy"), sent(50, 4, 1, "c", "reset"), sent()]
+    source._report("sent", Burst(5.0, 6.0), 5.5, tests)
+    assert told == [
+        {
+            "kind": "sent",
+            "flow": "video",
+            "due_s": 5.0,
+            "start_s": 5.5,
+            "stop_s": 6.0,
+            "bytes": 150,
+            "retransmits": 7,
+            "packets": 3,
+            "tests": ["a", "c"],
+            "error": "reset",
+        }
+    ]
+    source._report("stalled", Burst(5.0, 9.0), 5.5, [sent()])
+    assert (told[1]["stop_s"], told[1]["bytes"], told[1]["error"]) == (8.0, 0, None)
 
 
 def test_documents_come_one_by_one() -> None:

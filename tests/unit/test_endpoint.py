@@ -7,6 +7,8 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from endpoint_rig import KINDS, NAMES, RUN, Either, endpoint, star
@@ -19,8 +21,9 @@ from testbed.fabric.host_node import HostClock, HostNode
 from testbed.node import Kind, Message
 from testbed.scenario.link_state import SEGMENT_HEADER_BYTES
 from testbed.scenario.validate import MOST_SILENCE_S
-from testbed.transport.connection import _tune
+from testbed.transport.connection import SocketCounters, _tune
 from testbed.transport.frame import HEADER_BYTES, FrameHeader
+from testbed.transport.threaded_endpoint import ThreadedEndpoint
 
 Trio = tuple[Either, Either, Either, int]
 
@@ -193,6 +196,20 @@ def test_a_silent_peer_is_waited_for_as_long_as_asked(silence_s: float) -> None:
         )
     assert 0.98 * silence_s <= idle + between * probes <= 1.02 * silence_s + 2
     assert silence_s <= ends_ms / 1e3 <= 1.02 * silence_s + 1
+
+
+@pytest.mark.parametrize(
+    ("connecting", "later", "least"),
+    [(120, 500, 120), (500, 120, 120), (120, None, 120), (None, 80, 80), (None, None, None)],
+)
+def test_the_least_round_trip_of_connecting_is_kept(
+    connecting: int | None, later: int | None, least: int | None
+) -> None:
+    """The kernel forgets it after minutes; links are idle only at the beginning."""
+    endpoint: Any = object.__new__(ThreadedEndpoint)
+    endpoint._least_rtt_us = {} if connecting is None else {1: connecting}
+    counted = SocketCounters(1, 2, 3, 4, 5, 6, later)
+    assert endpoint._with_least(1, counted) == replace(counted, least_rtt_us=least)
 
 
 def test_a_closed_peer_is_lost_by_name(trio: Trio) -> None:

@@ -58,6 +58,20 @@ def test_phases_add_up_and_end_where_the_next_begins() -> None:
     assert second.phases_s == pytest.approx({"forward": 0.8})
 
 
+def test_phases_of_before_the_begin_are_of_no_step() -> None:
+    """Whoever is waited for has loaded data before: that is none of the first step's time."""
+    marks = [
+        mark(0, "phase", -3.0, name="load"),
+        mark(0, "end", -1.5, name="load"),
+        mark(0, "phase", -1.0, name="warm up"),
+        mark(0, "begin", 0.5),
+        mark(0, "phase", 0.6, name="forward"),
+        *steps_at(0, 1.0),
+    ]
+    (step,) = marked_steps(marks)
+    assert (step.start_s, step.phases_s) == (0.5, pytest.approx({"forward": 0.4}))
+
+
 def test_values_that_are_not_finite_are_not_told() -> None:
     (step,) = marked_steps([mark(0, "step", 1.0, number=1, values={"loss": None, "norm": 2.0})])
     assert step.values == {"norm": 2.0}

@@ -120,6 +120,19 @@ def test_an_outage_has_no_relative_error_but_its_bytes_are_counted() -> None:
     assert found["mape_1s"] == pytest.approx(0, abs=1e-6)
 
 
+def test_outages_are_added_up_and_the_slowest_return_is_told() -> None:
+    """Three of 0.5 s, 0.25 s and 1 s; of whatever order."""
+    record = DeliveryLog(bundle_bytes=1514)
+    rates = [(0.0, 10**6), (1.0, 0), (1.5, 10**6), (2.0, 0), (2.25, 10**6), (3.0, 0), (4.0, 10**6)]
+    record.rates += rates
+    record.marks += [(at_s, 0) for at_s in (0.0, 5.0)]
+    for times_s in ((0.004, 0.001, 0.002), (0.001, 0.004, None), (0.002, None, 0.004)):
+        record.outages[:] = [OutageSeen(100, resume_s) for resume_s in times_s]
+        found = measures(record)
+        assert (found["outages"], found["outage_s"], found["outage_bytes"]) == (3, 1.75, 300)
+        assert found["resume_ms"] == 4.0
+
+
 def test_what_was_held_instead_is_reported() -> None:
     record = followed(1, [(0.0, 80 * MBIT)])
     record.mismatches += [Mismatch(0.1, 0.3, "rate", 10, 11)] * 30

@@ -164,6 +164,28 @@ def test_what_is_charged_for_every_packet_is_delivered_too() -> None:
     assert measures(sampler.record)["delivered_bits"] == 8 * (2 * 15_380 + 1514)
 
 
+def test_a_sample_is_of_its_own_time_alone() -> None:
+    """Packets, bits, drops, the largest queue and the longest gap since the sample before."""
+    kernel, sampler = begun()
+    kernel.now = kernel.now._replace(drops=5)
+    sampler.look(LOOK_S, SHAPE)
+    sampler.close()
+    samples = []
+    for number, (drops, backlog) in enumerate([(7, 30_000), (7, 1000), (10, 2000)]):
+        at_s = (number + 1) * 0.1
+        kernel.carry(1000 * (number + 1), number + 1, drops=drops, backlog_bytes=backlog)
+        sampler.look(at_s + LOOK_S / 2, SHAPE)
+        kernel.now = kernel.now._replace(backlog_bytes=1)
+        sampler.look(at_s + LOOK_S, SHAPE)
+        samples += [each for each in sampler.close() if isinstance(each, LinkSample)]
+    assert [each.drops for each in samples] == [2, 0, 3]
+    assert [each.backlog_bytes for each in samples] == [30_000, 1000, 2000]
+    assert [each.packets for each in samples] == [1, 2, 3]
+    assert [each.delivered_bits for each in samples] == [8000, 16_000, 24_000]
+    assert [each.asked_bits for each in samples] == pytest.approx([0.1 * 20 * MBIT] * 3)
+    assert sampler.record.largest_backlog_bytes == 30_000
+
+
 def test_a_gap_between_looks_is_counted() -> None:
     _, sampler = begun()
     for at in (0.02, 0.04, 0.54, 0.56):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Event
@@ -11,6 +12,7 @@ from endpoint_rig import KINDS, Either, star
 
 from testbed.errors import NodeLost
 from testbed.node import Kind, Message
+from testbed.transport.connection import BlockingConnection, ConnectionConfig
 from testbed.transport.frame import HEADER_BYTES
 from testbed.transport.liveness import LivenessMonitor
 
@@ -110,3 +112,26 @@ def test_those_who_wait_are_told_and_roles_see_nothing_of_it(kind: type[Either])
         assert told == heard > 0 and told % HEADER_BYTES == 0
         counted = worker.counters()[0].bytes_received
         assert counted == heard + HEADER_BYTES + 1
+
+
+def test_what_says_that_a_peer_waits_is_no_sign_of_life_of_its_own() -> None:
+    """Else two who wait for each other would do so for ever."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        near = socket.create_connection(listener.getsockname())
+        far, _ = listener.accept()
+    config = ConnectionConfig(run=7, clock=lambda ns: ns / 1e9, silence_s=5.0)
+    here, there = (BlockingConnection(each, config, 1 << 20) for each in (near, far))
+    try:
+        for step in (100, 200):
+            there.send(Message(Kind.WAIT_NOTICE, step, 0, 1, b""))
+            notice = here.receive()
+            assert notice is not None
+            here.on_wait_notice(notice, 500.0)
+            assert here.last_progress_s(500.0) == 0.0
+        assert here.wait_notice == (500.0, 499.8)
+        there.send(Message(Kind.GRADIENT, 1, 0, 1, b"abc"))
+        assert here.receive() is not None
+        assert 400.0 < here.last_progress_s(500.0) <= 500.0
+    finally:
+        here.close()
+        there.close()

@@ -6,7 +6,9 @@ import errno
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from itertools import pairwise
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -100,6 +102,31 @@ def test_spans_are_merged() -> None:
     assert spans.covers(0.2, 1.8)
     assert not spans.covers(1.5, 3.5)
     assert not IntervalSet()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_set_of_intervals_has_every_moment_of_each(seed: int) -> None:
+    """Whatever their order, one within another too, and whether they are looked at in between or not."""
+    random, spans, added = Random(seed), IntervalSet(), list[tuple[float, float]]()
+    for _ in range(random.randint(1, 12)):
+        from_s = float(random.randrange(0, 40, 2))
+        added.append((from_s, from_s + random.choice([2.0, 4.0, 8.0, 20.0])))
+        spans.add(*added[-1])
+        if random.random() < 0.4:
+            assert spans.covers(*added[-1])
+    inside = [any(a < at < b for a, b in added) for at in range(1, 62, 2)]
+    assert [spans.overlaps(at - 0.5, at + 0.5) for at in range(1, 62, 2)] == inside
+    assert spans.total_s == 2.0 * sum(inside)
+    assert all(end_s < begin_s for (_, end_s), (begin_s, _) in pairwise(spans))
+
+
+def test_changes_that_were_noted_in_another_order_keep_what_they_say() -> None:
+    said = [
+        made(float(due), LinkState(10 * due, 100 + due), impairments={"delay_ns": due % 3})
+        for due in (3, 1, 4, 2)
+    ]
+    sorted_ones = [tuple(said[at].values()) for at in (1, 3, 0, 2)]
+    assert [tuple(change) for change in Changes(said).by_time()] == sorted_ones
 
 
 def doubts(replay: Replay, under_way: IntervalSet | None = None) -> set[tuple[str, float, float]]:

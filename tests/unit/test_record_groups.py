@@ -178,6 +178,24 @@ def test_replies_are_judged_when_all_of_them_came() -> None:
     assert [group.direction for group in apart] == ["up", "down", "up"]
 
 
+@pytest.mark.parametrize("turn", range(4))
+def test_a_group_ends_with_the_latest_of_its_messages(turn: int) -> None:
+    """In whichever order records of nodes are read, and buckets came."""
+    served, buckets = bucketed([1.0, 1.2])
+    times_s = [5.0, 5.3, 5.1, 5.2]
+    for bucket, at_s in zip(buckets, times_s[turn:] + times_s[:turn], strict=True):
+        bucket["arrived_s"] = at_s
+    for at_s, message in zip(
+        times_s[turn:] + times_s[:turn],
+        (message for record in served for message in record["messages"]),
+        strict=True,
+    ):
+        message["arrived_s"] = at_s - 2.0
+    up, down = groups(served, buckets, LINKS)
+    assert (up.last_s, down.last_s) == (3.3, 5.3)
+    assert (up.start_s, down.start_s) == (1.0, 3.0)
+
+
 def test_buckets_are_followed_where_there_are_some() -> None:
     served, buckets = bucketed([1.0])
     plain = {"round": [{"step": 1}], "step": [{"step": 1}]}

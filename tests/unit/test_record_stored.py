@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import os
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,27 @@ def test_events_are_the_same(tmp_path: Path, left_in_files: None) -> None:
     assert (len(steps), steps[7], steps[-1]) == (120, whole["step"][7], whole["step"][-1])
     assert steps[5:9] == whole["step"][5:9]
     assert list(read_events(run, ["evaluation"])) == ["evaluation"]
+
+
+def test_no_more_files_are_open_than_may_be(tmp_path: Path, left_in_files: None) -> None:
+    """A server and four workers have one each; two may be open, and none when nobody wants them any more."""
+    run = make_run(tmp_path, Recipe(steps=5))
+    events = read_events(run)
+    for at in range(5):
+        for own in events.values():
+            assert own[min(at, len(own) - 1)] and own[-1]
+            assert opened(run) <= 2
+    assert opened(run) > 0
+    del events, own
+    gc.collect()
+    assert opened(run) == 0
+
+
+def opened(folder: Path) -> int:
+    """How many files below ``folder`` this process has open."""
+    links = [Path("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]  # noqa: PTH208
+    targets = [link.readlink() for link in links if link.is_symlink()]
+    return sum(target.is_relative_to(folder.resolve()) for target in targets)
 
 
 def test_summaries_are_the_same(tmp_path: Path) -> None:

@@ -79,6 +79,9 @@ def test_a_delay_that_changes_leaves_a_span() -> None:
     assert ways.round_trip_s("w0", "s") == pytest.approx((0.001, 0.006))
     assert ways.random([LinkDirection("s", "up")])
     assert not ways.random([LinkDirection("w0", "up")])
+    assert ways.delay_s(LinkDirection("s", "up")) == 0.005, "the largest of them"
+    assert ways.delay_s(LinkDirection("w0", "up")) == 0.001
+    assert ways.delay_s(LinkDirection("nobody", "up")) == 0.0
 
 
 def test_round_trips_are_judged_with_a_millisecond_and_two_percent() -> None:
@@ -128,6 +131,27 @@ def sample(link: str, direction: str, **changed: Any) -> dict[str, Any]:
 def test_a_plain_group_has_no_excuse() -> None:
     assert why(group(), asked()) == []
     assert why(group("down"), asked()) == []
+
+
+def test_a_node_is_held_from_the_first_event_to_the_one_that_ends_it() -> None:
+    """One that was paused, then killed, did nothing from the pause on; one that nothing ends, for good."""
+    changes = [
+        NodeChange(0.5, "w0", "pause"),
+        NodeChange(3.0, "w0", "kill"),
+        NodeChange(4.0, "w0", "restart"),
+        NodeChange(6.0, "w1", "kill"),
+    ]
+    times = [(0.0, 0.4), (1.0, 2.0), (3.2, 3.4), (4.5, 5.5), (8.0, 9.0)]
+    held = [why(group(start_s=a, last_s=b), asked(), changes=changes) for a, b in times]
+    assert held == [[], ["nodes"], ["nodes"], [], ["nodes"]]
+
+
+def test_acknowledgements_of_other_traffic_are_on_the_way_too() -> None:
+    """From the server to a host: on the server's down link, and so beside what workers send it."""
+    to_w1 = flow("s", "w1", 1.0, 2.0)
+    assert why(group("up"), asked(), flows=[to_w1]) == ["traffic"]
+    assert why(group("down"), asked(), flows=[to_w1]) == ["traffic"]
+    assert why(group("up", 3.5, 4.0), asked(), flows=[to_w1]) == []
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,25 @@
 """The session's own parts: the control network, causes of failure, seeds."""
 
+import signal
 import socket
+import time
 from collections.abc import Iterator
+from contextlib import nullcontext
+from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from testbed.errors import ExperimentError, InputError, NodeLost
+from testbed.errors import ExperimentError, InputError, Interrupted, NodeLost
+from testbed.runner import node_events, real_links
 from testbed.runner.control_channel import ControlServer, JsonLines
 from testbed.runner.experiment import parse_seeds
 from testbed.runner.judge import faults
-from testbed.runner.signals import Failures
+from testbed.runner.node_events import HostWatch, Reading
+from testbed.runner.session import Session
+from testbed.runner.signals import Failures, interruptible, shielded
+from testbed.runner.trial import TrialOutcome
 
 
 @pytest.fixture
@@ -100,6 +109,125 @@ def test_seeds(text: str | None, seeds: list[int]) -> None:
 def test_seeds_that_are_none(text: str) -> None:
     with pytest.raises(InputError, match="--seed"):
         parse_seeds(text)
+
+
+@pytest.mark.parametrize(
+    ("error", "keeps", "stands"),
+    [
+        (ExperimentError("a link broke"), True, True),
+        (NodeLost("worker-0", 3, "killed"), True, True),
+        (ExperimentError("a link broke"), False, False),
+        (Interrupted("SIGINT"), True, False),
+        (KeyError("a fault of ours"), True, False),
+        (None, True, False),
+    ],
+)
+def test_only_a_failed_run_is_left_standing_and_only_with_keep(
+    error: BaseException | None, keeps: bool, stands: bool
+) -> None:
+    """Ctrl-C is no failure: whoever interrupts a run wants it gone."""
+    session: Any = object.__new__(Session)
+    calls: list[str] = []
+    session.keep_failed, session._staffed, session._board = keeps, [], None
+    session.context = SimpleNamespace(id="a1")
+    session.fabric = SimpleNamespace(
+        keep=lambda: calls.append("keep"), destroy=lambda: calls.append("destroy")
+    )
+    session.__exit__(None if error is None else type(error), error, None)
+    assert calls == (["keep"] if stands else ["destroy"])
+
+
+def test_what_the_fabric_cannot_keep_is_removed() -> None:
+    session: Any = object.__new__(Session)
+    removed: list[str] = []
+
+    def refuse() -> None:
+        raise ExperimentError("the agent is gone")
+
+    session.keep_failed, session._staffed, session._board = True, [], None
+    session.fabric = SimpleNamespace(keep=refuse, destroy=lambda: removed.append("all"))
+    session.__exit__(ExperimentError, ExperimentError("a link broke"), None)
+    assert removed == ["all"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_packets_that_the_host_drops_are_those_of_the_trial(
+    monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """The kernel counts from its start on."""
+    counts = iter([1000, 1003])
+    monkeypatch.setattr(real_links, "backlog_drops", lambda: next(counts))
+
+    class Idle(real_links.RealTrial):
+        def _perform(self) -> None:
+            if fails:
+                raise ExperimentError("a node failed")
+
+        def conclude(self) -> dict[str, Any]:
+            return {}
+
+    trial: Any = object.__new__(Idle)
+    trial.outcome, trial._watches, trial.t0_ns = TrialOutcome(), [], None
+    trial.session = SimpleNamespace(control=SimpleNamespace(strangers=2))
+    with pytest.raises(ExperimentError, match="failed") if fails else nullcontext():
+        trial.run()
+    assert (trial.outcome.backlog_drops, trial.outcome.strangers) == (3, 2)
+    assert (trial.outcome.error is not None) == fails
+
+
+def test_each_look_at_the_host_tells_what_came_since_the_one_before() -> None:
+    readings = [Reading(10.0 + n, 5.0 + n / 2, n / 8, 0.0, drops) for n, drops in
+                enumerate((7, 9, 9, 12))]  # fmt: skip
+    watch: Any = object.__new__(HostWatch)
+    looks: list[dict[str, Any]] = []
+    ends = iter([False, False, True])
+    watch._ended = SimpleNamespace(wait=lambda _: next(ends))
+    watch._t0_ns, watch._write = time.monotonic_ns(), looks.append
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node_events, "reading", iter(readings).__next__)
+        watch._look()
+    assert [look["backlog_drops"] for look in looks] == [2, 0, 3]
+    assert [look["stolen_s"] for look in looks] == [0.125] * 3
+    assert [look["idle_share"] for look in looks] == [0.5] * 3
+    assert all(a["to_s"] == b["from_s"] for a, b in pairwise(looks)), "no time is left out"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_signals_are_as_before_whatever_happened(fails: bool) -> None:
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    expected = pytest.raises(ValueError, match="gone wrong") if fails else nullcontext()
+    with expected, interruptible():
+        now = [signal.getsignal(number) for number in numbers]
+        assert all(is_ is not was for is_, was in zip(now, before, strict=True))
+        if fails:
+            raise ValueError("gone wrong")
+    assert [signal.getsignal(number) for number in numbers] == before
+
+
+def test_the_first_signal_interrupts_and_later_ones_do_not_hold_up_the_cleaning() -> None:
+    before, cleaned = signal.getsignal(signal.SIGTERM), list[str]()
+    with pytest.raises(Interrupted, match="SIGTERM"), interruptible():
+        try:
+            signal.raise_signal(signal.SIGTERM)
+            pytest.fail("it was not raised at once")
+        finally:
+            signal.raise_signal(signal.SIGHUP)
+            cleaned.append("all")
+    assert cleaned == ["all"] and signal.getsignal(signal.SIGTERM) == before
+
+
+def test_signals_wait_until_what_is_shielded_is_done() -> None:
+    before, done_first = signal.getsignal(signal.SIGTERM), list[str]()
+    with pytest.raises(Interrupted, match="SIGHUP"), shielded():
+        signal.raise_signal(signal.SIGHUP)
+        signal.raise_signal(signal.SIGTERM)
+        done_first.append("all")
+    assert done_first == ["all"] and signal.getsignal(signal.SIGTERM) == before
+    with pytest.raises(ValueError, match="of its own"), shielded():
+        signal.raise_signal(signal.SIGTERM)
+        raise ValueError("of its own")
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def done(role: str, parameters: str = "aa", sent: int = 500, segment: int = 1448) -> dict[str, Any]:

@@ -176,6 +176,33 @@ def test_a_dismissed_node_may_go_and_come_back(server: ControlServer, clock: Clo
         server.receive(20.0)
 
 
+def test_a_node_that_came_back_prepares_as_long_as_it_did_at_first(
+    server: ControlServer, clock: Clock
+) -> None:
+    """Until it is told to start, once more."""
+    first = node(server, "noise-0", started=True)
+    server.pause_liveness("noise-0")
+    server.expect_exit("noise-0")
+    first.close()
+    eventually(lambda: not any("_listen" in thread.name for thread in threading.enumerate()))
+    second = node(server, "noise-0", started=False)
+    pass_time(server, clock, PREPARING_S - 0.1)
+    with pytest.raises(NodeLost, match="no sign of life"):
+        pass_time(server, clock, 0.2)
+    server.expect_exit("noise-0")
+    second.close()
+
+
+def test_room_for_messages_is_there_again_when_they_were_received(server: ControlServer) -> None:
+    lines = node(server, "worker-0")
+    for _ in range(3):
+        lines.send("event", event={"kind": "note", "text": "x" * 1000})
+    for _ in range(3):
+        assert server.receive(5.0) is not None
+    assert server._waiting_bytes == 0
+    lines.close()
+
+
 def test_a_dismissed_node_is_not_sent_away_for_what_it_still_says(server: ControlServer) -> None:
     first = node(server, "noise-0", started=False)
     server.expect_exit("noise-0")

@@ -76,5 +76,34 @@ def test_nodes_whose_pause_outlasts_the_run_go_on_at_its_end() -> None:
     assert [written.get(timeout=5.0)["node"] for _ in nodes] == [*nodes]
     assert frozen == silent == {*nodes}
     disturbances.stop()
-    assert frozen == silent == set(), "their silence is a loss again"
+    assert frozen == silent == session.paused == set(), "their silence is a loss again"
     assert written.empty()
+
+
+def test_a_node_that_goes_on_is_told_of_its_links_again() -> None:
+    """Samples of links are not sent to a paused node, which would not read them."""
+    session: Any = object.__new__(Session)
+    session.paused, session._staffed = set(), ["worker-0"]
+    session.lost_worker_budget = LostWorkerBudget()
+    order: list[str] = []
+    session.fabric = SimpleNamespace(
+        pause=lambda _: order.append("stop"), resume=lambda _: order.append("go on")
+    )
+    session.control = SimpleNamespace(
+        pause_liveness=lambda _: order.append("not missed"),
+        resume_liveness=lambda _: order.append("missed"),
+    )
+    session.pause("worker-0")
+    assert session.paused == {"worker-0"} and order == ["not missed", "stop"]
+    session.resume("worker-0")
+    assert session.paused == set() and order[2:] == ["go on", "missed"]
+
+
+def test_as_many_workers_may_be_lost_in_the_next_run() -> None:
+    session, started = without(["noise-0"], {"noise-0"})
+    budget = session.lost_worker_budget = LostWorkerBudget(["noise-0", "noise-1"], 1)
+    assert budget.lose("noise-0") and budget.lose("noise-0") and not budget.lose("noise-1")
+    session.restart_lost_nodes()
+    assert started == ["noise-0"] and session.lost_worker_budget.lost == []
+    session.restart_lost_nodes()
+    assert started == ["noise-0"], "it is there: nothing is started twice"

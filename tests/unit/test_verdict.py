@@ -164,6 +164,18 @@ def test_frames_must_agree_to_the_byte() -> None:
     assert judge(Evidence(steps=both, rounds=[wrong])).state == "invalid"
 
 
+def test_frames_to_several_servers_are_added_up() -> None:
+    """A worker's step has one record, and each server its own of the same step."""
+    steps = [{"step": 0, "bytes_up": up, "bytes_down": 70} for up in (100, 130)]
+    rounds = [
+        {"step": 0, "messages": [{"bytes": 60}, {"bytes": 80}], "bytes_down": 90},
+        {"step": 0, "messages": [{"bytes": 40}, {"bytes": 50}], "bytes_down": 50},
+    ]
+    assert frames_disagree(steps, rounds) == frames_disagree(steps, rounds[::-1]) == []
+    (said,) = frames_disagree(steps, [rounds[0], {**rounds[1], "bytes_down": 49}])
+    assert "230 B up and 140 B down" in said and "230 B and 139 B" in said
+
+
 def test_every_threshold_and_measure_is_documented() -> None:
     text = (Path(__file__).parents[2] / "docs" / "reference" / "verdict.md").read_text()
     table = re.findall(r"^\| `(\w+)` \| ([\d.]+) \|$", text, re.MULTILINE)
