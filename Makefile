@@ -9,6 +9,7 @@ EXAMPLE  ?= char_ddp
 LINKS    ?= examples/four.yaml
 EXEC     ?= netns
 RUNNER   ?= python
+SIZE     ?= small
 NEEDED   := $(if $(filter sim,$(FABRIC)),environment,setup)
 
 ifndef PYTHON
@@ -19,7 +20,7 @@ BIN     := .venv/bin
 SETUP    = $(if $(PYTHON),$(PYTHON),$(error Python 3.11 or newer is needed, e.g. apt-get install python3.11)) -m testbed.host
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-stop environment demo test nightly coverage mutants test-times lock lint run compare replay examples example plots images guest doctor clean
+.PHONY: help setup setup-stop environment demo test nightly coverage mutants test-times lock lint run compare replicate replay examples example plots images guest doctor clean
 
 help:  ## this list
 	@echo "make TARGET [SCENARIO=…] [RUN=…] [TRACE=…] [FABRIC=docker|netns|sim] [SECONDS=…]"; echo
@@ -76,6 +77,9 @@ example: setup  ## EXAMPLE="char_diloco --every 20" on the nodes of LINKS, and i
 	@PATH="$(CURDIR)/$(BIN):$$PATH" testbed exec $(LINKS) --fabric $(EXEC) --name $(firstword $(EXAMPLE)) --out measurements -- $(RUNNER) examples/$(firstword $(EXAMPLE)).py $(wordlist 2,99,$(EXAMPLE)); status=$$?; \
 		own=$$(ls -d measurements/runs/*_$(firstword $(EXAMPLE))_s0_* | tail -1); \
 		$(BIN)/testbed report $$(for name in $(BESIDE); do ls -d measurements/runs/*_$${name}_s0_$${own##*_} | tail -1; done) $$own --out measurements/$(firstword $(EXAMPLE)) && exit $$status
+
+replicate: environment  ## the page of PAPER=adatopk|algc|cssgd|laplacian-threshold from runs in virtual time; SIZE=full DATA=…: the paper's own set-up
+	@$(BIN)/testbed bench replicate scenarios/papers/$(or $(PAPER),$(error PAPER=… names a folder of scenarios/papers)) --size $(SIZE) $(if $(DATA),--data $(DATA)) --parallel 2
 
 plots: environment  ## table and figures of RUN again (default: the last comparison)
 	@$(BIN)/testbed report $(or $(RUN),$(error there is no comparison to draw: `make run` makes one))

@@ -1,27 +1,45 @@
-"""Verdicts on published claims.
+"""Verdicts on published claims, from the runs that test them, and the pages that say so.
 
-A claim, and what an interval says of it. Differences and ratios are paired by seed
-(docs/how-to/comparing.md).
+A *record* is what a page needs of one run: measures of its summary, evaluations, and the course of
+density and accuracy. Pages are made of records alone, which lie beside them as JSON, so that every
+number of a page can be made again without a run.
+
+A claim has one value for each seed, larger where it is truer. The one-sided p-value is Student's;
+Holm's correction over all claims of a page keeps the chance of any wrong verdict at 5 %.
+Differences and ratios are paired by seed (docs/how-to/comparing.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import exp, log, sqrt
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
-import numpy as np
-
-from analysis.load import load_all
 from analysis.statistics import MARGIN, Interval, inferiority, interval, ratio, sound
 from testbed.errors import InputError
-from testbed.records.run_directory import COMPARISON, MANIFEST, SUMMARY, read_events, read_json
+from testbed.records.run_directory import (
+    COMPARISON,
+    MANIFEST,
+    SUMMARY,
+    read_events,
+    read_json,
+)
 
 HOLDS, NOT, OPEN = "holds", "does not", "not supported"
+CHOSEN = "by construction"
+"""In place of ``holds``, where the rules were chosen so that it should."""
+LEVEL = 0.05
+"""The chance of any wrong verdict on a page."""
 _EARLY, _LATE = 0.1, 0.5
 """Shares of a run's steps: the first tenth, and the second half."""
+_PIECES = 30
+"""Values along a run that a record keeps of a course, at least (if there are as many steps)."""
+_MEASURES = ("time_s", "step_s", "accuracy", "mean_k", "bytes_up", "bytes_down", "phases_s")
+
+Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,28 +52,189 @@ class Row:
     verdict: str
 
 
-class Runs:
-    """The sound runs of a comparison: a value for every algorithm and seed."""
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A claim and its values, one for each seed.
 
-    def __init__(self, comparison: Path) -> None:
+    It holds where their mean is at least ``reach`` and the values lie above ``least``; it does not
+    where the mean is less and they lie below ``most``.
+    """
+
+    text: str
+    paper: str
+    values: tuple[float, ...]
+    form: Callable[[float], str]
+    """A value as the page has it."""
+    least: float = 0.0
+    most: float = 0.0
+    reach: float = 0.0
+    chosen: bool = False
+    """Rules were chosen so that it holds."""
+
+    @property
+    def candidate(self) -> str:
+        """The verdict that the mean points to."""
+        return HOLDS if self.values and fmean(self.values) >= self.reach else NOT
+
+    @property
+    def p(self) -> float:
+        """Two-sided p-value of that verdict; 1 of fewer than two values."""
+        if len(self.values) < 2:
+            return 1.0
+        bound, sign = (self.least, 1) if self.candidate == HOLDS else (self.most, -1)
+        away = sign * (fmean(self.values) - bound)
+        spread = stdev(self.values) / sqrt(len(self.values))
+        if spread < 1e-12:
+            return 0.0 if away > 0 else 1.0
+        return min(1.0, 2 * _beyond(away / spread, len(self.values) - 1))
+
+    @property
+    def measured(self) -> str:
+        """Mean and 95 % interval."""
+        found = interval(self.values)
+        ends = ("–" if end is None else self.form(end) for end in (found.low, found.high))
+        return f"{'–' if found.mean is None else self.form(found.mean)} [{', '.join(ends)}]"
+
+
+def _beyond(t: float, freedom: int) -> float:
+    from scipy.special import stdtr
+
+    return float(stdtr(freedom, -t))
+
+
+def judge(claims: Sequence[Claim]) -> list[Row]:
+    """Return a row for every claim; verdicts by Holm's step-down procedure over all of them."""
+    order = sorted(range(len(claims)), key=lambda index: claims[index].p)
+    verdicts = [OPEN] * len(claims)
+    for turn, index in enumerate(order):
+        if claims[index].p * (len(claims) - turn) > LEVEL:
+            break
+        verdicts[index] = claims[index].candidate
+    return [
+        Row(c.text, c.paper, c.measured, CHOSEN if c.chosen and verdict == HOLDS else verdict)
+        for c, verdict in zip(claims, verdicts, strict=True)
+    ]
+
+
+def percent(value: float) -> str:
+    """A difference of shares, in points."""
+    return f"{100 * value:+.2f} points"
+
+
+def saving(log_ratio: float) -> str:
+    """Share of time saved, of log(their time ÷ own)."""
+    return f"{1 - exp(-log_ratio):.1%}"
+
+
+def factor(log_ratio: float) -> str:
+    """A ratio, of its logarithm."""
+    return f"{exp(log_ratio):.2f}×"
+
+
+def saves(text: str, paper: str, values: Sequence[float], share: float) -> Claim:
+    """Claim that a ``share`` of time is saved; ``values``: log(their time ÷ own). All of it must be
+    above half of the share to hold, or below the share not to."""
+    half, whole = -log(1 - share / 2), -log(1 - share)
+    return Claim(text, paper, tuple(values), saving, least=half, most=whole, reach=whole)
+
+
+def times_as_fast(text: str, paper: str, values: Sequence[float], claimed: float) -> Claim:
+    """Claim to be ``claimed`` times as fast, likewise."""
+    half, whole = log(1 + (claimed - 1) / 2), log(claimed)
+    return Claim(text, paper, tuple(values), factor, least=half, most=whole, reach=whole)
+
+
+def keeps(text: str, paper: str, values: Sequence[float], margin: float = MARGIN) -> Claim:
+    """Claim that accuracy is not lost: own minus theirs is not below −``margin``."""
+    return Claim(text, paper, tuple(values), percent, -margin, -margin, -margin)
+
+
+def condensed(run: Path) -> dict[str, Any]:
+    """Return the record of a finished run: times in model seconds, courses as means of pieces of
+    ``every`` steps."""
+    summary, manifest = read_json(run / SUMMARY), read_json(run / MANIFEST)
+    events = read_events(run, {"step", "evaluation", "fit"})
+    dilation, steps = float(manifest["dilation"]), events.get("step", [])
+    count = max((int(step["step"]) for step in steps), default=0)
+    every = max(1, count // _PIECES)
+    evaluations = sorted(
+        (int(e["step"]), _short(e["time_s"] / dilation), _short(e["accuracy"]))
+        for e in events.get("evaluation", [])
+    )
+    return {
+        "algorithm": summary["algorithm"],
+        "seed": summary["seed"],
+        "verdict": summary["verdict"],
+        **{name: _rounded(summary.get(name)) for name in _MEASURES},
+        "steps": count,
+        "every": every,
+        "density": _course(steps, "density", every, count),
+        "train": _course(steps, "accuracy", every, count),
+        "evaluations": [list(evaluation) for evaluation in evaluations],
+        "fits": _fits(events.get("fit", [])),
+        "run": run.name,
+        "scenario_hash": manifest["scenario_hash"],
+        "commit": (manifest["machine"]["commit"] or {}).get("hash"),
+    }
+
+
+def _course(steps: Iterable[Record], name: str, every: int, count: int) -> list[float]:
+    sums, counts = [0.0] * -(-count // every), [0] * -(-count // every)
+    for step in steps:
+        piece = (int(step["step"]) - 1) // every
+        sums[piece] += float(step[name])
+        counts[piece] += 1
+    return [_short(total / most) for total, most in zip(sums, counts, strict=True) if most]
+
+
+def _fits(fits: Iterable[Record]) -> list[list[Any]]:
+    """Step, parameter, its elements, and the distances without unit to a Laplace and a normal
+    distribution, means over workers."""
+    grouped: dict[tuple[int, str, int], list[tuple[float, float]]] = {}
+    for fit in fits:
+        key = (int(fit["step"]), str(fit["bucket"]), int(fit["size"]))
+        grouped.setdefault(key, []).append((float(fit["laplace"]), float(fit["normal"])))
+    return [
+        [*key, _short(fmean(pair[0] for pair in pairs)), _short(fmean(pair[1] for pair in pairs))]
+        for key, pairs in sorted(grouped.items())
+    ]
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _rounded(each) for name, each in value.items()}
+    return _short(value) if isinstance(value, float) else value
+
+
+class Runs:
+    """The sound runs among ``records``: a value for every algorithm and seed."""
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self._kept = sound(list(records))
+
+    @classmethod
+    def read(cls, comparison: Path) -> Runs:
+        """Return the runs of a comparison's directory."""
         entries = read_json(comparison / COMPARISON)["runs"]
-        summaries = [read_json(Path(entry["dir"]) / SUMMARY) for entry in entries]
-        self._kept = sound(summaries)
+        return cls(condensed(Path(entry["dir"])) for entry in entries)
 
     def names(self) -> list[str]:
         """Algorithms, in the order of the comparison."""
         return list(dict.fromkeys(str(each["algorithm"]) for each in self._kept))
 
+    def of(self, algorithm: str) -> list[Record]:
+        """Records of an algorithm. Raises InputError where there is no such run."""
+        if own := [each for each in self._kept if each["algorithm"] == algorithm]:
+            return own
+        raise InputError(f"the comparison has no sound run of {algorithm!r}")
+
     def values(self, algorithm: str, measure: str) -> dict[int, float]:
         """Return a measure by seed. Raises InputError where there is no such run."""
-        by_seed = {
-            int(each["seed"]): float(each[measure])
-            for each in self._kept
-            if each["algorithm"] == algorithm
-        }
-        if not by_seed:
-            raise InputError(f"the comparison has no sound run of {algorithm!r}")
-        return by_seed
+        return {int(each["seed"]): float(each[measure]) for each in self.of(algorithm)}
 
     def reached(self, algorithm: str, accuracy: float) -> dict[int, tuple[float, int]]:
         """Return, by seed, model seconds and steps to the first evaluation of at least
@@ -66,31 +245,69 @@ class Runs:
                 by_seed[int(each["seed"])] = at
         return by_seed
 
+    def faster(self, mine: str, theirs: str, accuracy: float | None = None) -> list[float]:
+        """Return log(their time ÷ mine) by seed: to ``accuracy``, of seeds that reach it with both;
+        or of whole runs."""
+        if accuracy is None:
+            own, other = self.values(mine, "time_s"), self.values(theirs, "time_s")
+        else:
+            own, other = (
+                {seed: at[0] for seed, at in self.reached(name, accuracy).items()}
+                for name in (mine, theirs)
+            )
+        return [log(other[seed] / own[seed]) for seed in sorted(set(own) & set(other))]
+
+    def differences(self, mine: str, theirs: str, measure: str) -> list[float]:
+        """Return mine minus theirs by seed."""
+        a, b = self._pairs(mine, theirs, measure)
+        return [x - y for x, y in zip(a, b, strict=True)]
+
     def sooner(self, mine: str, theirs: str, accuracy: float) -> Interval:
         """Share of their time to ``accuracy`` that mine does not take, of the seeds with which both
         reach it."""
-        own, other = self.reached(mine, accuracy), self.reached(theirs, accuracy)
-        seeds = sorted(set(own) & set(other))
-        return _saved(ratio([own[seed][0] for seed in seeds], [other[seed][0] for seed in seeds]))
+        logs = self.faster(mine, theirs, accuracy)
+        return _saved(interval([-each for each in logs]).through(exp))
 
     def difference(self, mine: str, theirs: str, measure: str) -> Interval:
         """Mine minus theirs."""
-        a, b = self._pairs(mine, theirs, measure)
-        return interval([x - y for x, y in zip(a, b, strict=True)])
+        return interval(self.differences(mine, theirs, measure))
 
     def saved(self, mine: str, theirs: str) -> Interval:
         """Share of their time that mine does not take."""
         return _saved(ratio(*self._pairs(mine, theirs, "time_s")))
 
+    def declines(self, algorithm: str, skip: int = 0) -> list[float]:
+        """Mean density of the first tenth of the steps minus that of the second half, by seed.
+        ``skip``: steps that do not count."""
+        return [
+            _decline(each["density"][-(-skip // int(each["every"])) :])
+            for each in self.of(algorithm)
+        ]
+
     def decline(self, algorithm: str) -> Interval:
-        """Mean density of the first tenth of the steps minus that of the second half, by seed."""
-        paths = [Path(each["dir"]) for each in self._kept if each["algorithm"] == algorithm]
-        return interval([_decline(run.per_step("density")) for run in load_all(paths)])
+        """The interval of ``declines``."""
+        return interval(self.declines(algorithm))
 
     def _pairs(self, mine: str, theirs: str, measure: str) -> tuple[list[float], list[float]]:
         a, b = self.values(mine, measure), self.values(theirs, measure)
         seeds = sorted(set(a) & set(b))
         return [a[seed] for seed in seeds], [b[seed] for seed in seeds]
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """Records of runs by group, and rows of measurements by part: a page is made of them."""
+
+    groups: Mapping[str, Sequence[Record]] = field(default_factory=dict)
+    measured: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+
+    def runs(self, group: str) -> Runs:
+        """Return the runs of a group. Raises InputError for one that has none."""
+        if group not in self.groups:
+            raise InputError(
+                f"no runs of {group!r}", hint=f"There are: {', '.join(self.groups) or 'none'}"
+            )
+        return Runs(self.groups[group])
 
 
 def above(measured: Interval, bound: float = 0.0) -> str:
@@ -123,7 +340,7 @@ def written(measured: Interval, form: str) -> str:
     return f"{mean} [{low}, {high}]"
 
 
-def page(rows: list[Row]) -> str:
+def page(rows: Sequence[Row]) -> str:
     """A table in Markdown."""
     head = ["| claim | paper | here: mean [95 % interval] | |", "| --- | --- | --- | --- |"]
     return "\n".join(
@@ -131,36 +348,48 @@ def page(rows: list[Row]) -> str:
     )
 
 
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+Sections = Mapping[str, str]
+"""Text of each marked part of a page, by its mark."""
+
+
+def between_marks(text: str, sections: Sections) -> str:
+    """Return the page ``text`` with each section between ``<!-- NAME -->`` and ``<!-- end NAME
+    -->``.
+
+    Raises InputError for a section whose marks the page does not have.
+    """
+    for name, content in sections.items():
+        begin, end = f"<!-- {name} -->", f"<!-- end {name} -->"
+        head, mark, rest = text.partition(begin)
+        _, closed, tail = rest.partition(end)
+        if not mark or not closed:
+            raise InputError(f"the page has no {begin} … {end}", hint="Add the two lines")
+        text = f"{head}{begin}\n\n{content}\n\n{end}{tail}"
+    return text
+
+
 def _saved(share: Interval) -> Interval:
     ends = (share.mean, share.high, share.low)
     return Interval(*(None if end is None else 1 - end for end in ends))
 
 
-def _first(summary: Mapping[str, Any], accuracy: float) -> tuple[float, int] | None:
+def _first(record: Record, accuracy: float) -> tuple[float, int] | None:
     reached = (
-        evaluation[:2]
-        for evaluation in _evaluations(Path(summary["dir"]))
-        if evaluation[2] >= accuracy
+        (float(time_s), int(step))
+        for step, time_s, measured in record["evaluations"]
+        if measured >= accuracy
     )
     return min(reached, default=None)
 
 
-@cache
-def _evaluations(run: Path) -> list[tuple[float, int, float]]:
-    """Model seconds, step and accuracy of each."""
-    dilation = float(read_json(run / MANIFEST)["dilation"])
-    return [
-        (
-            float(evaluation["time_s"]) / dilation,
-            int(evaluation["step"]),
-            float(evaluation["accuracy"]),
-        )
-        for evaluation in read_events(run).get("evaluation", [])
-    ]
-
-
-def _decline(density: Any) -> float:
+def _decline(density: Sequence[float]) -> float:
     early = max(1, round(_EARLY * len(density)))
-    declined = np.mean(density[:early]) - np.mean(density[round(_LATE * len(density)) :])
+    declined = fmean(density[:early]) - fmean(density[round(_LATE * len(density)) :])
     # means of the same number differ in their last bits, which would be a decline without variance
-    return round(float(declined), 12)
+    return round(declined, 12)

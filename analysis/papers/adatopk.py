@@ -90,4 +90,4 @@ def _band(runs: Runs) -> Iterator[Row]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(page(list(rows(Runs(Path(sys.argv[1]))))) + "\n")
+    sys.stdout.write(page(list(rows(Runs.read(Path(sys.argv[1]))))) + "\n")

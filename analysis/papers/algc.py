@@ -297,7 +297,7 @@ def algorithms_table(runs: Runs) -> str:
 
 def main(comparison: Path, out: Path) -> str:
     """The page's tables; the figure goes into ``out``."""
-    runs = Runs(comparison)
+    runs = Runs.read(comparison)
     values = measures(runs)
     by_measure = {name: effects(FACTORS, values[name]) for name in MEASURES}
     draw_factorial(out, FactorialResult(FACTORS, values[MEASURES[0]], by_measure))

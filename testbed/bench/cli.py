@@ -337,6 +337,56 @@ def scale(
     say(f"results and figure: {directory}")
 
 
+Epochs = Annotated[
+    int | None, typer.Option("--epochs", help="Of every run, instead of the paper's.", min=1)
+]
+
+
+def replicate(
+    folder: Annotated[Path, typer.Argument(help="A paper's: scenarios/papers/<…>.")],
+    size: Annotated[str, typer.Option("--size", help="small or full.")] = "small",
+    data: Annotated[
+        Path | None, typer.Option("--data", help="Directory of the data sets.", metavar="DIR")
+    ] = None,
+    algo: options.Algorithms = None,
+    seed: options.Seeds = None,
+    epochs: Epochs = None,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Check and list all runs, run none.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Where runs are kept.", metavar="DIR")
+    ] = None,
+    parallel: options.Parallel = 1,
+    quiet: options.Quiet = False,
+) -> None:
+    """Run what a paper's page is made of, going on where an earlier call was, and write the page.
+
+    With --algo, --seed or --epochs only runs, and no page."""
+    from testbed.bench.replicate import Replication, write_page
+    from testbed.runner.experiment import parse_seeds
+
+    say = say_unless(quiet)
+    directory = out or Path("measurements") / "replicate" / f"{folder.name}-{size}"
+    asked = Replication(
+        folder,
+        size,
+        directory,
+        data=data,
+        algorithms=algo or (),
+        epochs=epochs,
+        seeds=parse_seeds(seed),
+    )
+    if plan:
+        for part, task in asked.tasks():
+            typer.echo(f"{part.name} {task.algorithm} {task.seed}")
+        return
+    results = asked.run(say, parallel)
+    if asked.whole:
+        for path in write_page(folder, size, results):
+            say(f"written: {path}")
+
+
 app = typer.Typer(
     no_args_is_help=True,
     help="Measure links and compression on this machine, against alternatives.",
@@ -348,6 +398,7 @@ app.command()(control)
 app.command()(exchange)
 app.command()(coded)
 app.command()(overlap)
+app.command()(replicate)
 
 Names = Annotated[
     list[str] | None,

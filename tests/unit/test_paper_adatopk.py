@@ -41,7 +41,7 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def page(comparison: Path) -> dict[str, Row]:
-    made = list(rows(Runs(comparison)))
+    made = list(rows(Runs.read(comparison)))
     found = {row.claim: row for row in made}
     assert len(found) == len(made), "every claim has a line of its own"
     return found
@@ -49,7 +49,7 @@ def page(comparison: Path) -> dict[str, Row]:
 
 def saved(comparison: Path, mine: str, theirs: str) -> float:
     """Share of their time that mine does not take, by the geometric mean over seeds."""
-    runs = Runs(comparison)
+    runs = Runs.read(comparison)
     own, other = runs.values(mine, "time_s"), runs.values(theirs, "time_s")
     return 1 - exp(fmean(log(own[seed] / other[seed]) for seed in SEEDS))
 
@@ -86,7 +86,7 @@ def test_accuracy_is_compared_with_a_margin(page: dict[str, Row]) -> None:
 
 
 def test_orderings_have_their_direction(comparison: Path, page: dict[str, Row]) -> None:
-    runs = Runs(comparison)
+    runs = Runs.read(comparison)
     assert mean_of(page["mean k: DA4 above DA5"]) == pytest.approx(0.3)
     assert page["mean k: DA4 above DA5"].verdict == "holds"
     assert mean_of(page["time: dc2-da2 below DA4"]) == pytest.approx(
@@ -105,7 +105,9 @@ def test_a_density_that_is_held_does_not_decline(comparison: Path, page: dict[st
     assert mean_of(page["DA2's k is high, then low"]) == 0.0
     assert page["DA2's k is high, then low"].verdict == "not supported"
     line = page["AdaTopK's k starts high and declines (first tenth − second half)"]
-    assert mean_of(line) == pytest.approx(Runs(comparison).decline("adatopk").mean or 0, abs=1e-4)
+    assert mean_of(line) == pytest.approx(
+        Runs.read(comparison).decline("adatopk").mean or 0, abs=1e-4
+    )
 
 
 def test_every_variant_of_adatopk_has_a_line_with_both_verdicts(
@@ -123,5 +125,5 @@ def test_the_page_is_printed(
     monkeypatch.delitem(sys.modules, "analysis.papers.adatopk")
     run_module("analysis.papers.adatopk", run_name="__main__")
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 2 + len(list(rows(Runs(comparison))))
+    assert len(lines) == 2 + len(list(rows(Runs.read(comparison))))
     assert lines[2].startswith("| AdaTopK saves time against no compression | 29 % | ")

@@ -40,7 +40,9 @@ def written(
         for step, accuracy in accuracies.items()
     ]  # fmt: skip
     (run / "events" / "server.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events))
-    (run / "manifest.json").write_text(json.dumps({"dilation": DILATION}))
+    (run / "manifest.json").write_text(
+        json.dumps({"dilation": DILATION, "scenario_hash": "0", "machine": {"commit": None}})
+    )
     summary = {
         "algorithm": name, "seed": seed, "verdict": "valid", "dir": str(run), "accuracy": 0.97,
         "time_s": 3 * steps * step_s, "step_s": step_s, "mean_k": 0.1, "bytes_up": 2e6, "bytes_down": 3e6,
@@ -81,7 +83,7 @@ def test_the_scenario_has_every_cell_and_its_parts_are_what_the_names_say() -> N
 
 
 def test_time_and_steps_to_an_accuracy_are_those_of_its_first_reading(comparison: Path) -> None:
-    runs = Runs(comparison)
+    runs = Runs.read(comparison)
     assert runs.reached("none", ACCURACY) == {
         1: (pytest.approx(3.6), 90), 2: (pytest.approx(7.2), 90),
     }  # fmt: skip
@@ -97,7 +99,7 @@ def test_time_and_steps_to_an_accuracy_are_those_of_its_first_reading(comparison
 
 
 def test_the_time_is_steps_times_a_steps_time(comparison: Path) -> None:
-    time, steps, step_s = (measures(Runs(comparison))[name] for name in MEASURES)
+    time, steps, step_s = (measures(Runs.read(comparison))[name] for name in MEASURES)
     for cell in cells(FACTORS):
         assert set(time[cell]) == {1, 2}
         for seed in (1, 2):

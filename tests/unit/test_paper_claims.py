@@ -68,13 +68,15 @@ def comparison(tmp_path: Path) -> Path:
             about = {"algorithm": name, "seed": seed, "time_s": time_s, "accuracy": 0.9}
             verdict = {"verdict": "invalid" if invalid else "valid", "dir": str(directory)}
             (directory / "summary.json").write_text(json.dumps({**about, **verdict}))
+            manifest = {"dilation": 1.0, "scenario_hash": "0", "machine": {"commit": None}}
+            (directory / "manifest.json").write_text(json.dumps(manifest))
             entries.append({"dir": str(directory)})
     (tmp_path / "comparison.json").write_text(json.dumps({"runs": entries}))
     return tmp_path
 
 
 def test_savings_are_paired_and_invalid_runs_left_out(comparison: Path) -> None:
-    runs = Runs(comparison)
+    runs = Runs.read(comparison)
     saved = runs.saved("fast", "none")
     assert (saved.mean, saved.low, saved.high) == pytest.approx((0.5, 0.5, 0.5))
     assert set(runs.values("same", "time_s")) == {1, 2}

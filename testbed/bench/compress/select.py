@@ -8,7 +8,7 @@ and the selection.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import islice
@@ -174,6 +174,35 @@ def _measured(
     return SelectResult(
         elements, density, threads, source, given.about, references, outcomes, left_out
     )
+
+
+def turns(
+    elements: int, density: float, count: int, methods: Sequence[str], say: Say
+) -> list[Mapping[str, Any]]:
+    """Return ``{method, seconds, density}`` of selectors and references by name: a time for every
+    turn, on one thread, on recorded gradients that all share turn by turn."""
+    check_sparse(elements, density)
+    given = vectors_for("recorded", elements, _WARM + count, density, 1, say)
+    flats, room = given.flats, np.empty(elements, np.int32)
+    known, _ = _selectors(flats[0], density)
+    mask = np.empty(elements, np.bool_)
+    references: dict[str, Callable[[int], SelectTurn]] = {
+        TORCH: lambda turn: _torch_topk(flats[turn], density),
+        NUMPY: lambda turn: _np_partition(flats[turn].numpy(), room, mask, density),
+    }
+    calls = {
+        name: references.get(name) or _selecting(known[name], flats, density) for name in methods
+    }
+    with threads_of_torch(1):
+        outcomes = timed(calls, count, _WARM, say)
+    return [
+        {
+            "method": name,
+            "seconds": outcome.seconds,
+            "density": fmean(turn.count for turn in outcome.results) / elements,
+        }
+        for name, outcome in outcomes.items()
+    ]
 
 
 def _selectors(first: Tensor, density: float) -> tuple[dict[str, Selector[Any]], dict[str, str]]:
