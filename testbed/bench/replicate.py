@@ -153,7 +153,7 @@ class Replication:
         tasks = [task for _, task in left]
         with (self.directory / _FINISHED).open("a", encoding="utf-8") as file:
             for count, done in enumerate(side_by_side(tasks, self.directory, processes), 1):
-                part, task = left[done.place]
+                part, task = left[done.position]
                 record = condensed(Path(done.entry["dir"]))
                 line = {"key": self._key(part, task), "took_s": done.took_s, "record": record}
                 file.write(to_json(line) + "\n")
