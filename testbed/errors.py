@@ -121,9 +121,11 @@ class NodeLost(ExperimentError):
 class LinkError(ExperimentError):
     """A link could not be shaped as asked."""
 
-    def __init__(self, link: str, direction: str, *, asked: str, held: str) -> None:
-        self.link, self.direction, self.asked, self.held = link, direction, asked, held
-        super().__init__(f"link {link!r} {direction}: asked for {asked}, the kernel holds {held}")
+    def __init__(self, link: str, direction: str, *, requested: str, actual: str) -> None:
+        self.link, self.direction, self.requested, self.actual = link, direction, requested, actual
+        super().__init__(
+            f"link {link!r} {direction}: asked for {requested}, the kernel holds {actual}"
+        )
 
 
 class Interrupted(NarrowsError):

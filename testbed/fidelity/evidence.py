@@ -341,19 +341,19 @@ Trip = tuple[str, str | None, float]
 def gather(
     links: Records,
     history: LinkLog,
-    asked: RequestedLinks,
+    requested: RequestedLinks,
     *,
     seconds: float,
     processors: int,
     under_way: IntervalSet,
-    held: Iterable[Mapping[str, Any]] = (),
+    initial: Iterable[Mapping[str, Any]] = (),
     trips: Sequence[Trip] = (),
     ways: PathModel | None = None,
     limits: Thresholds = THRESHOLDS,
 ) -> Evidence:
     """Collect the evidence of links and host.
 
-    ``links``: the agent's report; ``held``: what the manifest says that was read back before t0;
+    ``links``: the agent's report; ``initial``: what the manifest says that was read back before t0;
     ``under_way``: when there was traffic that could suffer.
     """
     until_s = {_end(link): float(link["to_s"]) for link in links}
@@ -362,10 +362,11 @@ def gather(
         seconds=seconds,
         links=links,
         followed={
-            str(end): audit for end, audit in audit_changes(asked, history.changes, until_s).items()
+            str(end): audit
+            for end, audit in audit_changes(requested, history.changes, until_s).items()
         },
-        starts={str(end): said for end, said in audit_initial_state(asked, held).items()},
-        losses=_losses(links, asked, limits),
+        starts={str(end): said for end, said in audit_initial_state(requested, initial).items()},
+        losses=_losses(links, requested, limits),
         paths=[] if ways is None else _paths(trips, ways),
         stolen_share=history.host.stolen_share(processors),
         cpu_starvation=Starved(watched_s, share) if history.host.moments else None,

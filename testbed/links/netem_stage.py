@@ -17,8 +17,8 @@ from testbed.scenario.link_state import Impairments, LinkDirection, LinkState
 class NetemConfig(NamedTuple):
     """A state of a line and the message that sets it. ``number``: how many came before."""
 
-    asked: Impairments
-    held: NetemState
+    impairments: Impairments
+    state: NetemState
     number: int
     message: bytes
 
@@ -57,11 +57,11 @@ class NetemStage(RootQdisc):
                 self.apply(first)
             else:
                 self._make_room()
-                self.send(netem.add(self.where.index, first.held))
+                self.send(netem.add(self.where.index, first.state))
                 self.installed, self.setting = True, first
                 self._lead_in()
         except KernelRefused as error:
-            raise self._mismatch(describe(first.held), f"nothing: {error.strerror}") from error
+            raise self._mismatch(describe(first.state), f"nothing: {error.strerror}") from error
         self._zero, self._zero_in = self.read(), self._passed_in() or self._zero_in
 
     def following(self, before: NetemConfig, shape: LinkState) -> NetemConfig | None:
@@ -71,10 +71,10 @@ class NetemStage(RootQdisc):
         most.
         """
         limit = limit_packets(shape.rate_bits, shape.queue_bytes, shape.impairments)
-        limit = max(limit, before.held.limit_packets)
-        if (shape.impairments, limit) == (before.asked, before.held.limit_packets):
+        limit = max(limit, before.state.limit_packets)
+        if (shape.impairments, limit) == (before.impairments, before.state.limit_packets):
             return None
-        new_table = shape.impairments.distribution != before.asked.distribution
+        new_table = shape.impairments.distribution != before.impairments.distribution
         return self._setting(shape.impairments, limit, before.number + 1, new_table)
 
     def apply(self, setting: NetemConfig) -> None:
@@ -106,10 +106,10 @@ class NetemStage(RootQdisc):
         """Read the line back. Returns what is held; raises LinkError where it differs."""
         setting, actual, right = self._compared()
         if actual is None or not right:
-            raise self._mismatch(describe(setting.held), describe(actual))
+            raise self._mismatch(describe(setting.state), describe(actual))
         return {
             "device": self.where.name,
-            "impairments": setting.asked.to_json(),
+            "impairments": setting.impairments.to_json(),
             "limit_packets": actual.limit_packets,
             "read_back": actual.impairments.to_json(),
         }
@@ -117,12 +117,12 @@ class NetemStage(RootQdisc):
     def look(self) -> tuple[str, str]:
         """Return both settings in words, the same twice if they agree. Raises KernelRefused."""
         setting, actual, right = self._compared()
-        return describe(setting.held), describe(setting.held if right else actual)
+        return describe(setting.state), describe(setting.state if right else actual)
 
     def _compared(self) -> tuple[NetemConfig, NetemState | None, bool]:
         assert self.setting is not None, "a line is read back after it was installed"
         actual = netem.decode(self._channel.ask(self._read))
-        return self.setting, actual, actual is not None and netem.same(self.setting.held, actual)
+        return self.setting, actual, actual is not None and netem.same(self.setting.state, actual)
 
     def _first(self, shape: LinkState) -> NetemConfig:
         limit = limit_packets(shape.rate_bits, shape.queue_bytes, shape.impairments)

@@ -341,8 +341,8 @@ def _make(end: LinkDirection, netns: str | None, name: str) -> devices.Device:
             raise LinkError(
                 end.link,
                 end.direction,
-                asked=f"an intermediate device {name!r} of our own",
-                held="somebody else's device of that name",
+                requested=f"an intermediate device {name!r} of our own",
+                actual="somebody else's device of that name",
             )
         device = device or devices.add_ifb(channel, name)
         devices.set_link(channel, device.index, IFALIAS=ALIAS)

@@ -247,7 +247,7 @@ def link_evidence(
         seconds=seconds,
         processors=os.cpu_count() or 1,
         under_way=under_way,
-        held=outcome.shaped,
+        initial=outcome.shaped,
         trips=list(trips),
         ways=paths,
     )

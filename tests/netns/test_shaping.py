@@ -155,7 +155,7 @@ def test_a_foreign_root_is_refused_and_left_alone(rig: Rig) -> None:
     with pytest.raises(LinkError) as caught:
         rig.prepare({LinkDirection("worker-0", "up"): rate_of(10 * MBIT)})
     assert caught.value.link == "worker-0"
-    assert "htb 5:" in caught.value.held
+    assert "htb 5:" in caught.value.actual
     assert "qdisc htb 5: root" in rig.tc(place.nic.netns, "qdisc", "show", "dev", "data")
 
 
@@ -246,7 +246,7 @@ def test_a_foreign_discipline_for_arrivals_is_refused_and_left_alone(rig: Rig) -
         rig.prepare(
             {LinkDirection("worker-0", "up"): rate_of(20 * MBIT)}, at={"worker-0": "network"}
         )
-    assert "somebody else's" in caught.value.held
+    assert "somebody else's" in caught.value.actual
     rig.prepare({LinkDirection("worker-0", "up"): rate_of(20 * MBIT)})
     assert "clsact" in rig.tc(place.port.netns, "qdisc", "show", "dev", place.port.name)
 

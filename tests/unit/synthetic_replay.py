@@ -71,7 +71,7 @@ class Replay:
             seconds=self.seconds,
             processors=PROCESSORS,
             under_way=IntervalSet([(0.0, self.seconds)]),
-            held=self.held(),
+            initial=self.held(),
         )
 
 

@@ -31,7 +31,7 @@ from testbed.errors import (
         ),
         (NodeLost("worker-1", 7, "killed"), 1, "node 'worker-1' was lost at step 7: killed"),
         (
-            LinkError("a", "up", asked="1", held="2"),
+            LinkError("a", "up", requested="1", actual="2"),
             1,
             "link 'a' up: asked for 1, the kernel holds 2",
         ),

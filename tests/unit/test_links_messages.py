@@ -78,7 +78,7 @@ def of_scenario(path: Path) -> Iterator[bytes]:
         line = NetemStage(end, QdiscDevice(None, index, "line"))
         try:
             setting = line._first(shape)
-            yield netem.add(index, setting.held)
+            yield netem.add(index, setting.state)
             for number, change in enumerate(mine):
                 coming = [
                     (round((later.time_s - change.time_s) * 1e9), later.shape.rate_bits)

@@ -163,7 +163,7 @@ def test_a_line_is_told_of_every_change_of_it_and_of_no_other() -> None:
         player.due(LinkChange(float(at), UP, shape), at * 10**9).line
         for at, shape in enumerate(shapes, 1)
     ]
-    assert [None if each is None else each.asked.delay_ns for each in told] == [
+    assert [None if each is None else each.impairments.delay_ns for each in told] == [
         None,
         9_000_000,
         None,

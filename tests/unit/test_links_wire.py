@@ -38,7 +38,7 @@ from testbed.topology import Cable, Interface
 @pytest.mark.parametrize(
     "error",
     [
-        LinkError("worker-0", "up", asked="100 bit/s", held="nothing"),
+        LinkError("worker-0", "up", requested="100 bit/s", actual="nothing"),
         MachineError("no netem", fix="install it"),
         MachineError("no netem"),
         InputError("bad", where="a.yaml:3", hint="good"),

@@ -309,7 +309,7 @@ def session(
         seconds=seconds,
         processors=os.cpu_count() or 1,
         under_way=IntervalSet([(0.0, seconds)]),
-        held=prepared["links"],
+        initial=prepared["links"],
     )
     evidence = replace(evidence, foreign_drops={"the host's receive backlog": dropped})
     return Judged(report, all_findings(evidence, THRESHOLDS), judge_filled(evidence))

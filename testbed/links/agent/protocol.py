@@ -19,7 +19,7 @@ MOST_CHARACTERS = 256 << 20
 """Most characters of a line: hundreds of thousands of connections that were watched."""
 _COLLECTIONS = (dict, frozenset, list, tuple)
 _ERRORS: dict[type[Exception], tuple[str, ...]] = {
-    LinkError: ("link", "direction", "asked", "held"),
+    LinkError: ("link", "direction", "requested", "actual"),
     MachineError: ("message", "fix"),
     InputError: ("message", "where", "hint"),
 }

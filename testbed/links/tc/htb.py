@@ -331,8 +331,8 @@ class RootQdisc(ABC):
     def _root(self) -> Qdisc | None:
         return next((qdisc for qdisc in self._qdiscs() if qdisc.parent == AT_ROOT), None)
 
-    def _mismatch(self, asked: str, held: str) -> LinkError:
-        return LinkError(self.end.link, self.end.direction, asked=asked, held=held)
+    def _mismatch(self, requested: str, actual: str) -> LinkError:
+        return LinkError(self.end.link, self.end.direction, requested=requested, actual=actual)
 
 
 def redirect(channel: NetlinkChannel, index: int, target: int) -> None:

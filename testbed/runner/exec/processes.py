@@ -27,14 +27,14 @@ _KILLED = 128
 
 @dataclass
 class Member:
-    """One process. Times are of the monotonic clock; ``asked``: it was told to end."""
+    """One process. Times are of the monotonic clock; ``end_requested``: it was told to end."""
 
     slot: ProcessSlot
     rank: int
     process: Launched
     started_ns: int
     ended_ns: int | None = None
-    asked: bool = False
+    end_requested: bool = False
 
     @property
     def status(self) -> int | None:
@@ -47,7 +47,7 @@ class Member:
     @property
     def failed(self) -> bool:
         """Return whether it ended badly, of its own accord."""
-        return bool(self.status) and not self.asked
+        return bool(self.status) and not self.end_requested
 
 
 class ProcessGroup:
@@ -83,7 +83,7 @@ class ProcessGroup:
         for member in self.members:
             at_ns = killed_ns.get(member.slot.node)
             if at_ns is not None and (member.ended_ns is None or member.ended_ns >= at_ns):
-                member.asked = True
+                member.end_requested = True
 
     def tend(self) -> None:
         """When one has failed, give the others ``GRACE_S``, then SIGTERM, then SIGKILL."""
@@ -96,7 +96,7 @@ class ProcessGroup:
         """Ask all that run to end; the second time, make them."""
         running = self.running
         for member in running:
-            member.asked = True
+            member.end_requested = True
         for node in {member.slot.node for member in running}:
             self._fabric.resume(node)  # one that stands still would not hear it
             self._fabric.signal(node, self._number)

@@ -296,7 +296,7 @@ class ExecTrial(RealTrial):
                 started_s=self._seconds(member.started_ns),
                 ended_s=self._seconds(ended_ns),
                 status=member.status or 0,
-                asked=member.asked,
+                asked=member.end_requested,
             )
             self.seconds = max(self.seconds, record.ended_s)
             self.directory.event(spec.role, spec.rank, record.to_json())
