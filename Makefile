@@ -20,7 +20,7 @@ BIN     := .venv/bin
 SETUP    = $(if $(PYTHON),$(PYTHON),$(error Python 3.11 or newer is needed, e.g. apt-get install python3.11)) -m testbed.host
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-stop environment demo test nightly coverage mutants test-times lock lint run compare replicate replay examples example plots images guest doctor clean
+.PHONY: help setup setup-stop environment demo test nightly coverage mutants test-times lock lint docs run compare replicate replay examples example plots images guest doctor clean
 
 help:  ## this list
 	@echo "make TARGET [SCENARIO=…] [RUN=…] [TRACE=…] [FABRIC=docker|netns|sim] [SECONDS=…]"; echo
@@ -60,6 +60,10 @@ lock: environment  ## locks/ anew: exact versions of all packages with the hashe
 
 lint: environment  ## style, format, types, and which rooms import which
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
+
+docs: environment  ## the documentation as a site, in build/site
+	@$(BIN)/python -m pip install -q $$($(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["docs"])')
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 run: $(NEEDED)  ## SCENARIO on FABRIC
 	@$(BIN)/testbed run $(SCENARIO) --fabric $(FABRIC)

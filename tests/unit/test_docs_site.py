@@ -1,0 +1,72 @@
+"""The documentation as a site: every page is in its menu, once, and what pages link to is copied beside them."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The hook, with a copy of its own."""
+    spec = importlib.util.spec_from_file_location("docs_site", ROOT / "tools" / "docs_site.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "SOURCE", tmp_path / "source")
+    return module
+
+
+def listed(menu: list[Any]) -> list[str]:
+    """Pages of a menu, in its order."""
+    pages: list[str] = []
+    for entry in menu:
+        value = next(iter(entry.values())) if isinstance(entry, dict) else entry
+        pages += listed(value) if isinstance(value, list) else [value]
+    return pages
+
+
+def test_the_menu_has_every_page_once(site: ModuleType) -> None:
+    menu = listed(site.menu())
+    assert sorted(menu) == sorted(map(str, site.pages()))
+    assert len(set(menu)) == len(menu)
+    sections = [next(iter(entry)) for entry in site.menu()]
+    assert sections[1:5] == ["First steps", "How to", "Reference", "Explanation"]
+
+
+def test_what_pages_link_to_is_copied(site: ModuleType) -> None:
+    site.copy()
+    copied = {
+        str(path.relative_to(site.SOURCE)) for path in site.SOURCE.rglob("*") if path.is_file()
+    }
+    assert {"README.md", "docs/images/rate_k_delay.png", "docs/how-to/comparing.md"} <= copied
+    for page in site.pages():
+        assert {str(file) for file in site.linked(page)} <= copied
+        assert (site.SOURCE / page).read_bytes() == (ROOT / page).read_bytes()
+
+
+@pytest.mark.optional
+def test_the_site_is_built_without_a_warning(site: ModuleType, tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs", reason="MkDocs is not installed: `make docs` does it")
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--site-dir",
+        str(tmp_path / "site"),
+    ]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stdout + built.stderr
+    page = (tmp_path / "site" / "docs" / "reference" / "verdict.html").read_text()
+    assert "degraded_factor" in page
+    assert 'src="http' not in page and "fonts.googleapis" not in page, "nothing is fetched"
