@@ -146,9 +146,8 @@ class Progress:
             and sample["link"] == self._watched
             and sample["direction"] == "down"
         ):
-            self._trial.rate_bits = sample["asked_bits"] / max(
-                sample["to_s"] - sample["from_s"], 1e-9
-            )
+            wall_s = max(sample["to_s"] - sample["from_s"], 1e-9)
+            self._trial.rate_bits = sample["asked_bits"] / wall_s * self._dilation
 
     def end(self) -> None:
         """Nothing more is running."""

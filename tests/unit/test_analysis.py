@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -229,6 +230,20 @@ def test_bars_are_means_with_their_range(runs: list[Run]) -> None:
     assert rows["none"]["speedup"] == 1.0
     assert rows["topk-0.15"]["seeds"] == 2
     assert rows["topk-0.15"]["speedup_min"] <= rows["topk-0.15"]["speedup"]
+
+
+def test_a_bar_is_the_mean_of_all_seeds(runs: list[Run]) -> None:
+    """Each against the dense run of its own seed."""
+
+    def timed(name: str, seed: int, time_s: float) -> Run:
+        entry = {**runs[0].summary, "algorithm": name, "seed": seed, "time_s": time_s}
+        return replace(runs[0], manifest={**runs[0].manifest, "algorithm": {"name": name}}, summary=entry)  # fmt: skip
+
+    times = {"none": (10.0, 20.0, 30.0), "half": (5.0, 5.0, 30.0)}
+    made = [timed(name, seed, at) for name, own in times.items() for seed, at in enumerate(own)]
+    _, half = speedup_bars.data(made)
+    assert half["speedup"] == pytest.approx((2 + 4 + 1) / 3)
+    assert (half["speedup_min"], half["speedup_max"], half["seeds"]) == (1.0, 4.0, 3)
 
 
 def test_phases_add_up_to_the_step(runs: list[Run]) -> None:

@@ -41,6 +41,20 @@ def test_each_gradient_is_applied_when_it_comes() -> None:
     assert played.summaries["server"]["end_s"] == pytest.approx(6.0, abs=0.01)
 
 
+@pytest.mark.parametrize("algorithm", ["asgd", "asgd-s1"])
+def test_bytes_are_the_same_at_both_ends(algorithm: str) -> None:
+    played = Apart(algorithm, [1.0, 2.6], stop=Stop(steps=4)).play()
+    workers = [played.summaries[f"worker-{rank}"] for rank in range(2)]
+    server = played.summaries["server"]
+    assert server["bytes_down"] == sum(worker["bytes_down"] for worker in workers) > 0
+    gradients = [one["bytes"] for one in played.of("server", "gradient")]
+    gradients += [one["seen"]["bytes"] for one in played.of("server", "dropped")]
+    assert sum(gradients) == sum(worker["bytes_up"] for worker in workers)
+    assert server["bytes_received"] == sum(worker["bytes_sent"] for worker in workers)
+    late = [(one["seen"]["sender"], one["step"]) for one in played.of("server", "dropped")]
+    assert len(set(late)) == len(late), "each is told once"
+
+
 def test_nobody_is_further_ahead_than_the_bound() -> None:
     ranks, staleness, times = sequence(Apart("asgd-s1", [1.0, 2.6], stop=Stop(steps=4)).play())
     assert ranks == [0, 0, 1, 0, 1, 0, 1, 0]

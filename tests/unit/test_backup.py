@@ -31,6 +31,27 @@ def test_who_is_behind_goes_on_at_the_newest_step() -> None:
     assert [one["step"] for one in played.of("worker-0", "step")] == [1, 2, 3, 4]
 
 
+def test_bytes_of_all_updates_that_came_together_are_counted() -> None:
+    """Also of those that somebody who is behind takes in at once, and of gradients that came too late."""
+    played = Apart("backup-1", PACES_S, stop=Stop(steps=9)).play()
+    workers = [f"worker-{rank}" for rank in range(3)]
+    assert any(one["skipped"] > 1 for one in played.of("worker-2", "step"))
+    for way in ("bytes_up", "bytes_down"):
+        for name in workers:
+            recorded = sum(one[way] for one in played.of(name, "step"))
+            assert played.summaries[name][way] == recorded > 0
+    down = [played.summaries[name]["bytes_down"] for name in workers]
+    rounds = played.of("server", "round")
+    assert sum(down) == sum(round_["bytes_down"] for round_ in rounds)
+    assert len(set(down)) == 1, "every worker was sent every update"
+    assert played.summaries["server"]["bytes_down"] == sum(down)
+    seen = [message for round_ in rounds for message in round_["messages"]]
+    seen += [one["seen"] for one in played.of("server", "dropped")]
+    assert sum(message["bytes"] for message in seen) == sum(
+        played.summaries[name]["bytes_up"] for name in workers
+    )
+
+
 def test_all_replicas_stay_identical() -> None:
     played = Apart("backup-1", PACES_S, stop=Stop(steps=9)).play()
     assert len({summary["parameters"] for summary in played.summaries.values()}) == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, permutations
 
 import pytest
 import torch
@@ -14,7 +14,9 @@ from overlap_rig import BUCKETS, STEPS, Stage, overlapped
 from testbed.algorithms import Algorithm
 from testbed.compress.layout import Layout, in_buckets, pieces
 from testbed.errors import InputError
+from testbed.records.events import ServedRecord
 from testbed.training.replica import Replica
+from testbed.training.server import _merged
 from testbed.transport.frame import HEADER_BYTES
 
 torch.set_num_threads(1)
@@ -153,6 +155,34 @@ def test_a_run_in_buckets_says_so_of_every_bucket() -> None:
         assert max(b["packed_s"] for b in own) <= min(b["start_s"] for b in own)
         assert sum(b["bytes_up"] for b in own) == step["bytes_up"]
         assert sum(b["bytes_down"] for b in own) == step["bytes_down"]
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_a_step_of_buckets_is_their_sum_from_the_first_to_the_latest(
+    order: tuple[int, ...],
+) -> None:
+    """Buckets are sent by urgency, and come back in any order."""
+
+    def message(sender: int, size: int, *times_s: float) -> dict[str, float]:
+        names = ("sent_s", "first_s", "arrived_s", "last_s")
+        return {"sender": sender, "bytes": size, **dict(zip(names, times_s, strict=True))}
+
+    first = [message(1, 10, 1.0, 2.0, 9.0, 9.5), message(2, 20, 1.5, 2.5, 3.5, 4.0)]
+    second = [message(2, 200, 1.2, 5.0, 8.0, 8.5), message(1, 100, 2.0, 3.0, 5.0, 5.5)]
+    third = [message(1, 1000, 3.0, 4.0, 6.0, 12.0)]
+    served = [
+        ServedRecord("s", 7, 0, first, 9.5, 0.5, 10.0, 11.0, 1, 5),
+        ServedRecord("s", 7, 1, second, 8.5, 0.25, 9.0, 14.0, 2, 6),
+        ServedRecord("s", 7, 2, third, 6.5, 1.0, 12.5, 13.0, 4, 7),
+    ]
+    whole = _merged([served[at] for at in order], [5])
+    assert whole.messages == [
+        message(1, 1110, 1.0, 2.0, 9.0, 12.0),
+        message(2, 220, 1.2, 2.5, 8.0, 8.5),
+    ]
+    assert (whole.step, whole.aggregate_s, whole.others) == (7, 1.75, [5])
+    assert (whole.send_start_s, whole.send_end_s) == (9.0, 14.0)
+    assert (whole.bytes_down, whole.union_count) == (7, 18)
 
 
 def test_parameters_that_share_a_payload_have_its_bytes_by_the_elements_sent() -> None:

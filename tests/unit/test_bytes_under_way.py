@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
 from bucket_rig import LAYERS, Plan, make_bucket_run
 from synthetic_run import Recipe, make_run
 
@@ -48,3 +49,23 @@ def test_a_server_that_knows_of_no_buckets_replies_to_one_message(tmp_path: Path
     (served,) = [r for r in whole.events["served"] if r["step"] == 2]
     begun, come = (served["send_start_s"], record["bytes_down"]), (record["arrived_s"], 0)
     assert found["worker-1", "down"] == [begun, come]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_replies_of_several_servers_are_under_way_from_the_first(
+    tmp_path: Path, first: int
+) -> None:
+    """A worker's record is of the whole step: its bytes come from all of them."""
+    run = load(make_run(tmp_path, Recipe("topk-0.15", 0.15, steps=3)))
+    begun_s = next(r for r in run.events["round"] if r["step"] == 1)["send_start_s"]
+    rounds = [
+        {**record, "node": f"server-{number}", "send_start_s": record["send_start_s"] - early_s}
+        for record in run.events["round"]
+        for number, early_s in enumerate((0.01, 0.0) if first == 0 else (0.0, 0.01))
+    ]
+    points = under_way(replace(run, events={**run.events, "round": rounds}), [1])
+    step = next(r for r in run.events["step"] if (r["node"], r["step"]) == ("worker-0", 1))
+    assert points["worker-0", "down"] == [
+        (begun_s - 0.01, step["bytes_down"]),
+        (step["arrived_s"], 0),
+    ]

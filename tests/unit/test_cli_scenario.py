@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jsonschema
 import pytest
@@ -14,6 +14,10 @@ from typer.testing import CliRunner, Result
 
 from testbed.cli import application
 from testbed.errors import InputError
+from testbed.fidelity.evidence import State
+from testbed.fidelity.verdict import Verdict
+from testbed.links.agent.client import LinkReport
+from testbed.runner.link_replay import ReplayedLinks
 from testbed.scenario import load
 from testbed.scenario.yaml import parse
 
@@ -196,3 +200,42 @@ def test_plan_works_where_torch_docker_and_netlink_are_missing() -> None:
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert json.loads(done.stdout)["dense_step"] is None
+
+
+class Done:
+    """Stands for a comparison that has been carried out."""
+
+    runs: ClassVar[list[dict[str, Any]]] = []
+
+    def __init__(self, folder: Path, *, failed: bool) -> None:
+        self.directory, self.failed = folder, failed
+
+
+@pytest.mark.parametrize("verb", ["run", "compare"])
+@pytest.mark.parametrize("failed", [False, True])
+def test_an_invalid_run_is_exit_code_1_after_its_results_were_shown(
+    verb: str, failed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where nothing was wrong with the command: scripts must not take it for a result."""
+    shown: list[Any] = []
+    monkeypatch.setattr("testbed.runner.run.run", lambda *_, **__: Done(tmp_path, failed=failed))
+    monkeypatch.setattr("testbed.cli.run.present", lambda comparison, *_, **__: shown.append(comparison))  # fmt: skip
+    monkeypatch.setattr("testbed.cli.report._present", lambda comparison, *_, **__: shown.append(comparison))  # fmt: skip
+    result = call(verb, DEMO, "--fabric", "sim", "--out", str(tmp_path))
+    assert result.exit_code == int(failed)
+    assert [done.failed for done in shown] == [failed]
+
+
+@pytest.mark.parametrize(("state", "code"), [("valid", 0), ("degraded", 0), ("invalid", 1)])
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_replay_that_is_invalid_is_exit_code_1(
+    state: State, code: int, as_json: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its reasons in either form."""
+    verdict = Verdict(state, [] if state == "valid" else ["server down came 70 ms late"])
+    replayed = ReplayedLinks(tmp_path, verdict, LinkReport(()), [])
+    monkeypatch.setattr("testbed.runner.link_replay.replay", lambda *_, **__: replayed)
+    monkeypatch.setattr("testbed.host.user_namespace.become_able", lambda *_, **__: None)
+    result = call("replay", DEMO, "--no-figures", *(["--json"] if as_json else []))
+    assert result.exit_code == code
+    assert ("70 ms late" in result.output) == (state != "valid")

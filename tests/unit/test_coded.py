@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from fractions import Fraction
 from math import comb
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from coded_rig import ALL, MOST, blocks, direct, exchanged, rounds
 
 from testbed.errors import ExperimentError, InputError, WireError
-from testbed.exchange.coded.round import CodedHeader, header_bytes
+from testbed.exchange.base import TransferTiming
+from testbed.exchange.coded.round import CodedHeader, CodedNote, PacketLog, header_bytes
 from testbed.exchange.coded.schemes import block_count, length, loads, most_work, scheme, total_load
+from testbed.node import Kind, Message
 
 
 @pytest.mark.parametrize(("name", "nodes", "r"), ALL)
@@ -208,3 +212,30 @@ def test_nothing_is_told_too_early() -> None:
 def test_what_makes_no_scheme_is_refused(name: str, nodes: int, r: int, says: str) -> None:
     with pytest.raises(InputError, match=says):
         scheme(name, nodes, r)
+
+
+@pytest.mark.parametrize("turn", range(4))
+def test_packets_of_a_step_are_logged_from_the_first_to_the_latest(turn: int) -> None:
+    """In whichever order they are read. Communication counts from when the last one has begun to send."""
+    now = iter([1.5, 2.0])
+    node: Any = SimpleNamespace(
+        now=lambda: next(now),
+        endpoint=SimpleNamespace(frame_bytes=lambda message: len(message.body)),
+    )
+    log = PacketLog(node, 7, 1.0, CodedNote(saturated=3, t_calc_s=0.5))
+    log.sent(100)
+    packets = [  # sender, bytes, sent, first, arrived, last
+        (1, 10, 1.2, 3.0, 9.0, 9.5),
+        (1, 20, 2.4, 4.0, 5.0, 12.0),
+        (2, 40, 3.5, 5.0, 6.0, 6.5),
+        (2, 80, 2.0, 2.5, 7.0, 7.5),
+    ]
+    for sender, size, *times_s in packets[turn:] + packets[:turn]:
+        log.received(Message(Kind.GRADIENT, 7, 0, sender, bytes(size), *times_s), CodedNote(sender))
+    log.sent(200)
+    assert log.travel() == TransferTiming(1.0, 1.5, 2.5, 9.0, 12.0, 300, 150)
+    assert log.t_comm_s == 12.0 - 2.0, "node 1 began at 1.2 s, node 2 at 2 s"
+    assert sorted(note.saturated for note in log.notes) == [1, 2, 3]
+    record = log.record("worker-0", 2, {1: "worker-1", 2: "worker-2"})
+    assert record.received == {"worker-1": 30, "worker-2": 120}
+    assert (record.packets, record.bytes_sent, record.t_comm_s) == (2, 300, 10.0)

@@ -20,7 +20,7 @@ from testbed.fabric.docker.compose_file import (
     to_yaml,
 )
 from testbed.fabric.docker.engine import how_ended
-from testbed.host.checks import POOL, free_subnets, parse_route
+from testbed.host.checks import POOL, free_subnets, parse_route, routed
 from testbed.host.paths import ROOT
 from testbed.links.network.namespaces import SETTINGS
 from testbed.scenario.link_state import MTU_BYTES
@@ -159,10 +159,15 @@ def test_no_subnet_left_says_what_to_do() -> None:
         free_subnets([POOL], nodes=2)
 
 
-def test_routes_are_read() -> None:
+def test_routes_are_read(tmp_path: Path) -> None:
     line = "docker0\t000011AC\t00000000\t0001\t0\t0\t0\t0000FFFF\t0\t0\t0"
     assert parse_route(line) == IPv4Network("172.17.0.0/16")
-    assert parse_route("eth0\t00000000\t0100000A\t0003\t0\t0\t0\t00000000\t0\t0\t0").prefixlen == 0
+    default = "eth0\t00000000\t0100000A\t0003\t0\t0\t0\t00000000\t0\t0\t0"
+    rows = ["Iface\tDestination", line.replace("000011AC", "000010AC"), default, line]
+    (tmp_path / "route").write_text("\n".join(rows) + "\n")
+    networks = [IPv4Network("172.16.0.0/16"), IPv4Network("172.17.0.0/16")]
+    assert routed(tmp_path / "route") == networks, "all of them, and the default route is none"
+    assert parse_route(default).prefixlen == 0
 
 
 @pytest.mark.parametrize(

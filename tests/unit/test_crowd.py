@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing
+from typing import Any
 
 import pytest
 from endpoint_rig import NAMES, RUN, Either, endpoint, hello, listening, star
 
 from testbed.errors import NodeLost
 from testbed.exchange.base import Membership
+from testbed.exchange.collect import MessageCollector
 from testbed.exchange.parameter_server import WorkerSetServer
 from testbed.exchange.parameter_server_backup import BackupPsServer
 from testbed.fabric.host_node import HostClock, HostNode
@@ -78,6 +80,25 @@ def test_who_goes_is_lost_once_and_nobody_more(
     two.close()
     with pytest.raises(NodeLost, match="'worker-1' was lost at step 3, while gathering"):
         hub.receive(Kind.GRADIENT, 3, 5.0, [2])
+
+
+def test_what_is_collected_is_that_of_those_who_are_left() -> None:
+    """One who is lost meanwhile is not waited for any more, whichever of several it is."""
+    members, left = [1, 2, 3], [Message(Kind.GRADIENT, 4, 0, sender, b"g") for sender in (3, 1)]
+    awaited: list[list[int]] = []
+
+    def receive(kind: Kind, step: int, _: float, missing: Collection[int], *_more: object) -> Any:
+        assert (kind, step) == (Kind.GRADIENT, 4)
+        awaited.append(sorted(missing))
+        if len(awaited) == 2:
+            members.remove(2)
+            return None
+        return left.pop(0)
+
+    collector = MessageCollector(NAMES, members, receive)
+    messages = collector.collect(Kind.GRADIENT, 4, 0, [1, 2, 3], 5.0)
+    assert [message.sender for message in messages] == [1, 3]
+    assert awaited == [[1, 2, 3], [1, 2], [1]]
 
 
 def test_out_of_lockstep_every_message_keeps_its_bytes() -> None:

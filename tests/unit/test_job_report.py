@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from link_pauses import NODES
@@ -12,6 +14,7 @@ from synthetic_job import Job, make_job
 from synthetic_run import Recipe, make_run
 
 from analysis import job_tables
+from analysis.figures import job_bytes
 from analysis.load import load, load_all
 from analysis.report import write_report
 from analysis.series import NO_PHASE, edges, lengths, phases_s, shares
@@ -42,6 +45,22 @@ def read(path: Path) -> list[dict[str, str]]:
 def report(jobs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of both, the folder."""
     return write_report(jobs, tmp_path_factory.mktemp("report"))[-1].parent
+
+
+def test_of_many_nodes_those_are_drawn_whose_links_carried_most_in_any_run() -> None:
+    """In the order of the scenario."""
+
+    def run(**more: int) -> Any:
+        carried = {f"n{number}": 100 + number for number in range(job_bytes.MOST + 4)} | more
+        nodes = {name: {"up_bytes": size, "down_bytes": 5} for name, size in carried.items()}
+        return SimpleNamespace(algorithm="x", summary={"nodes": nodes})
+
+    runs = [run(n0=9000), run(n2=8000), run()]
+    drawn = [*dict.fromkeys(row["node"] for row in job_bytes.data(runs))]
+    assert drawn == ["n0", "n2", *(f"n{number}" for number in range(6, job_bytes.MOST + 4))]
+    up = [row["megabytes"] for row in job_bytes.data(runs)
+          if (row["node"], row["direction"]) == ("n0", "up")]  # fmt: skip
+    assert up == [0.009, 0.0001, 0.0001]
 
 
 def test_a_marked_job_is_summed_up_from_its_marks(jobs: list[Path]) -> None:

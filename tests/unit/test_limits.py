@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.cgroups import Base, find, make
+from testbed.cgroups import Base, ControlGroup, find, make
 from testbed.errors import MachineError
 from testbed.topology import Limits, Machine, RequestedLimits, bound_by_rlimits, limits
 
@@ -66,6 +66,30 @@ def tree(folder: Path, **groups: tuple[str, str, str]) -> Path:
         if path != "top":
             (where / "cgroup.type").write_text("domain\n")
     return folder
+
+
+def test_a_runs_group_goes_with_the_last_of_its_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In every hierarchy, and not before: others' nodes may be in it."""
+
+    def refuse(path: Path, _: str) -> int:
+        raise OSError(1, "no file of the kernel's", str(path))  # here nothing makes them
+
+    monkeypatch.setattr(Path, "write_text", refuse)
+    folders = {
+        node: tuple(tmp_path / kind / "narrows-a1" / node for kind in ("pids", "memory"))
+        for node in ("server", "worker-0")
+    }
+    for folder in (*folders["server"], *folders["worker-0"], tmp_path / "pids" / "narrows-b2"):
+        folder.mkdir(parents=True)
+    ControlGroup(folders["server"]).remove()
+    assert not any(folder.exists() for folder in folders["server"])
+    assert all(folder.exists() for folder in folders["worker-0"])
+    for _ in range(2):
+        ControlGroup(folders["worker-0"]).remove()
+        left = sorted(str(each.relative_to(tmp_path)) for each in tmp_path.rglob("*"))
+        assert left == ["memory", "pids", "pids/narrows-b2"]
 
 
 BOTH = "cpu memory pids"

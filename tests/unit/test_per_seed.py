@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from testbed.errors import InputError
+from testbed.records.run_directory import MANIFEST, read_json
 from testbed.runner.experiment import prepare
+from testbed.runner.run import run
 from testbed.scenario.link_state import LinkDirection
 from testbed.scenario.load import for_seed, load
 
@@ -54,6 +56,20 @@ def test_a_run_says_what_it_met_and_is_itself_a_scenario(tmp_path: Path) -> None
     again = load(tmp_path / "resolved.yaml")
     assert again.scenario == loaded.scenario
     assert for_seed(again, 7) is again, "a resolved scenario does not move again"
+
+
+def test_every_run_of_an_experiment_has_the_links_of_its_seed(tmp_path: Path) -> None:
+    """Each algorithm with the same seed the same ones."""
+    path, more = written(tmp_path), "train: {model: mlp, gradients: none, stop: {steps: 1}}\n"
+    path.write_text(path.read_text() + more)
+    runs = run(prepare(path, ["none", "topk-0.01"], [0, 1]), "sim", tmp_path, quiet=True).runs
+    begins = {}
+    for entry in runs:
+        links = read_json(Path(entry["dir"]) / MANIFEST)["links"]
+        (rate,) = {link["asked"][0] for link in links
+                   if (link["link"], link["direction"]) == ("server", "down")}  # fmt: skip
+        begins[entry["seed"], entry["algorithm"]] = rate // 1_000_000
+    assert begins == {(0, "none"): 2, (0, "topk-0.01"): 2, (1, "none"): 4, (1, "topk-0.01"): 4}
 
 
 def test_only_a_loop_begins_anywhere(tmp_path: Path) -> None:

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import permutations
 from typing import Any
 
 import pytest
 from virtual_links import LinkModel, network
 
 from testbed.errors import InputError, NodeLost, WireError
-from testbed.exchange.base import Membership, ServerSide, WorkerSide, exchanges
+from testbed.exchange.base import (
+    Membership,
+    ServerSide,
+    TransferTiming,
+    WorkerSide,
+    exchanges,
+    merge_timings,
+    timing_of,
+)
 from testbed.exchange.parameter_server import PsServerExchange, PsWorkerExchange
 from testbed.fabric.sim.clock import VirtualClock
 from testbed.fabric.sim.endpoint import VirtualEndpoint
@@ -108,6 +117,28 @@ def test_travel_tells_times_and_bytes() -> None:
     _, travel, _ = bench.run(server, worker(0), worker(1))
     assert (travel.bytes_up, travel.bytes_down) == (1040, 540)
     assert travel.start_s <= travel.sent_s < travel.first_s <= travel.last_s
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_buckets_together_last_from_the_first_begin_to_the_latest_end(order: tuple[int]) -> None:
+    """A later one may be back before an earlier one; what came back while others left was not waited for."""
+    timings = [
+        TransferTiming(1.0, 2.0, 4.0, 9.0, 9.5, 100, 10),
+        TransferTiming(2.0, 2.5, 3.5, 5.0, 5.5, 200, 20),
+        TransferTiming(2.5, 4.5, 6.0, 7.0, 10.0, 300, 30),
+    ]
+    whole = TransferTiming(1.0, 3.5, 3.5, 9.0, 10.0, 600, 60)
+    assert merge_timings([timings[at] for at in order]) == whole
+    assert merge_timings([timings[order[0]]]) == timings[order[0]]
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_a_step_of_several_messages_ends_with_the_latest(order: tuple[int]) -> None:
+    times = [(3.0, 4.0, 8.0), (2.5, 7.0, 7.5), (5.0, 6.0, 6.5)]
+    messages = [Message(Kind.UPDATE, 1, 0, 0, b"", 1.0, *times[at]) for at in order]
+    whole = timing_of(1.0, 2.0, messages, 50, 60)
+    assert whole == TransferTiming(1.0, 2.0, 2.5, 7.0, 8.0, 50, 60)
+    assert timing_of(1.0, 9.0, messages, 50, 60) == TransferTiming(1.0, 9.0, 9.0, 9.0, 9.0, 50, 60)
 
 
 def test_workers_learn_which_step_is_the_last() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from testbed.errors import InputError
 from testbed.fidelity.completion import measure_groups
 from testbed.fidelity.run_checks import frames_disagree
 from testbed.fidelity.service_curve import groups
-from testbed.fidelity.summary import ENTRY, entry, summarise
+from testbed.fidelity.summary import ENTRY, _ended_s, entry, summarise
 from testbed.fidelity.verdict import Verdict
 from testbed.records import events, exporter
 from testbed.records.link_log import LinkLog
@@ -35,6 +36,19 @@ def test_the_entry_has_exactly_the_agreed_keys(run: Path) -> None:
         "dir", "algorithm", "seed", "verdict", "time_s", "steps", "accuracy", "bytes_up", "bytes_down", "mean_k",
     ]  # fmt: skip
     assert tuple(found) == ENTRY
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_a_run_ends_with_the_last_step_of_any_worker(order: tuple[int, ...]) -> None:
+    """Whichever node's file comes last, and whether it sent in that step or rested."""
+    ended = [{"end_s": 4.0}, {"end_s": 9.0}, {"end_s": 7.0}]
+    records = [ended[at] for at in order]
+    assert (
+        _ended_s({"step": records}) == _ended_s({"step": records[:1], "rest": records[1:]}) == 9.0
+    )
+    applied = [{"applied_s": record["end_s"] - 1.0} for record in records]
+    assert _ended_s({"step": records, "gradient": applied}) == 8.0, "the asynchronous server's"
+    assert _ended_s({}) == 0.0
 
 
 def test_figures_come_from_the_records(run: Path) -> None:

@@ -62,6 +62,91 @@ def test_stamp(tmp_path: Path) -> None:
     assert stamp.fresh() and not paths.Stamp(stamp.path, "two").fresh()
 
 
+PROJECT = """
+[project]
+name = "x"
+dependencies = ["numpy"]
+[build-system]
+requires = ["hatchling"]
+[tool.other]
+width = {width}
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """One of a project of its own, of which nothing is set up."""
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
+    for name, folder in (("FOLDER", "locks"), ("VENV", ".venv"), ("_SOURCES", "kernels")):
+        monkeypatch.setattr(paths, name, tmp_path / folder)
+        (tmp_path / folder).mkdir()
+    monkeypatch.setattr(paths, "VENV_PYTHON", tmp_path / ".venv" / "python")
+    (tmp_path / "pyproject.toml").write_text(PROJECT.format(width=1))
+    (tmp_path / "locks" / "packages.txt").write_text("numpy==2.0.0\n")
+    (tmp_path / "kernels" / "loops.py").write_text("a = 1\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "environment", "kernels"),
+    [
+        ("locks/packages.txt", "numpy==2.0.1\n", True, True),
+        ("locks/torch-gpu.txt", "torch==2.0.0\n", True, True),
+        ("pyproject.toml", PROJECT.format(width=1).replace("numpy", "scipy"), True, True),
+        ("pyproject.toml", PROJECT.format(width=1).replace("hatchling", "flit"), True, True),
+        ("pyproject.toml", PROJECT.format(width=2), False, False),
+        ("kernels/loops.py", "a = 2\n", False, True),
+        ("kernels/more.py", "b = 1\n", False, True),
+        ("README.md", "changed", False, False),
+    ],
+)
+def test_what_the_environment_and_compiled_kernels_are_made_from(
+    checkout: Path, file: str, text: str, environment: bool, kernels: bool
+) -> None:
+    assert not paths.current()
+    paths.VENV_PYTHON.touch()
+    for stamp in (paths.stamp(), paths.kernels_stamp()):
+        assert not stamp.fresh()
+        stamp.write()
+    assert paths.current() and paths.kernels_stamp().fresh()
+    (checkout / file).write_text(text)
+    assert paths.stamp().fresh() is paths.current() is not environment
+    assert paths.kernels_stamp().fresh() is not kernels
+
+
+def test_an_environment_is_of_one_python_and_one_place(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = paths.stamp().content
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "version", "3.99")
+        assert paths.stamp().content != first
+    (checkout / "moved").mkdir()
+    (checkout / "pyproject.toml").rename(checkout / "moved" / "pyproject.toml")
+    monkeypatch.setattr(paths, "ROOT", checkout / "moved")
+    assert paths.stamp().content != first
+
+
+def test_kernels_are_compiled_once_for_each_state(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[list[str]] = []
+    monkeypatch.setattr(paths, "run", commands.append)
+    for text in ("a = 1\n", "a = 1\n", "a = 2\n"):
+        (checkout / "kernels" / "loops.py").write_text(text)
+        paths.ensure_kernels()
+    assert len(commands) == 2
+
+    def fail(_: list[str]) -> None:
+        raise CommandFailed(["python"], "no compiler")
+
+    monkeypatch.setattr(paths, "run", fail)
+    (checkout / "kernels" / "loops.py").write_text("a = 3\n")
+    with pytest.raises(CommandFailed):
+        paths.ensure_kernels()
+    assert not paths.kernels_stamp().fresh(), "what failed is tried again"
+
+
 def test_code_changes_only_the_node_image(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     before = images.tags()
     (tmp_path / "module.py").write_text("changed = True")

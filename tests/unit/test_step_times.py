@@ -10,6 +10,7 @@ from statistics import fmean, median, stdev
 import pytest
 
 from testbed.errors import InputError
+from testbed.exchange.coded.exchange import work
 from testbed.runner.experiment import JobFactory, prepare
 from testbed.scenario.load import load
 from testbed.scenario.model import LogNormalPace, Pace, RecordedPace, pace_of
@@ -104,6 +105,17 @@ def test_a_pace_given_by_its_mean_is_slowed_too(tmp_path: Path) -> None:
         [3 * usual.at(step) for step in (1, 2, 3)]
     )
     assert slow.longest_s == pytest.approx(3 * usual.longest_s)
+
+
+def test_who_computes_more_than_a_batch_is_waited_for_longer(tmp_path: Path) -> None:
+    """With redundancy 3 of a coded exchange a worker is silent for three batches' time."""
+    experiment = prepare(written(tmp_path, "batch: 30, pace: 200 ms"), ["none", "cssgd-r3"])
+    worker = next(spec for spec in experiment.specs if spec.role == "worker")
+    plain, coded = (JobFactory(experiment, row, 1, 1).of(worker) for row in experiment.algorithms)
+    share = work(coded.algorithm.exchange_options, 4)
+    assert share > 1.2
+    assert peers(plain).timeout_s == pytest.approx(plain.peer_timeout_s + 0.2)
+    assert peers(coded).timeout_s == pytest.approx(coded.peer_timeout_s + share * 0.2)
 
 
 def test_nodes_get_their_own_and_wait_for_the_slowest(tmp_path: Path) -> None:

@@ -1,0 +1,66 @@
+"""What a run says of itself while it goes on: in model time, as its records and figures are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from testbed.algorithms import Algorithm
+from testbed.runner.comparison import interleaved
+from testbed.runner.progress import Progress, _facts, duration
+
+
+def step(number: int, **more: Any) -> dict[str, Any]:
+    return {"kind": "step", "step": number, "density": 0.25, "delay_s": 0.4, **more}
+
+
+def sample(link: str, direction: str = "down") -> dict[str, Any]:
+    return {
+        "kind": "sample", "link": link, "direction": direction, "from_s": 2.0, "to_s": 2.5, "asked_bits": 1e6,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("dilation", "delay", "rate"), [(1.0, "400 ms", "2.0"), (10.0, "40 ms", "20.0")])  # fmt: skip
+def test_times_and_rates_are_the_models(dilation: float, delay: str, rate: str) -> None:
+    """With dilation 10 everything takes ten times as long here, at a tenth of the rates."""
+    progress = Progress(quiet=True, dilation=dilation, watched_link="server")
+    progress.begin("none s1", 12, 1, 3)
+    progress.event(step(4))
+    for other in (sample("worker-0"), sample("server", "up"), {"kind": "change", "link": "server"}):
+        progress.link(other)
+    assert progress._trial is not None and progress._trial.rate_bits is None
+    progress.link(sample("server"))
+    facts = _facts(progress._trial)
+    assert (facts["delay"], facts["link"]) == (delay, f"{rate} Mbit/s")
+    assert (facts["run"], facts["step"], facts["k"]) == ("1/3 none s1", "4/12", "0.25")
+
+
+def test_the_step_is_that_of_the_furthest_worker_and_the_accuracy_the_latest() -> None:
+    progress = Progress(quiet=True)
+    progress.event(step(1))
+    progress.begin("none s1", None, 1, 1)
+    for event in (step(3), step(2), {"kind": "evaluation", "accuracy": 0.5}, {"kind": "epoch"}):
+        progress.event(event)
+    assert progress._trial is not None
+    facts = _facts(progress._trial)
+    assert (facts["step"], facts["accuracy"]) == ("3", "0.500")
+    progress.event({"kind": "evaluation", "accuracy": 0.25})
+    assert _facts(progress._trial)["accuracy"] == "0.250"
+    progress.begin("none s2", None, 2, 2)
+    assert _facts(progress._trial)["step"] == "0", "another run, from its begin"
+
+
+def test_durations_as_people_say_them() -> None:
+    times_s = (45.4, 99.0, 100.0, 5999.0, 6000.0, 12_600.0)
+    assert [duration(time_s) for time_s in times_s] == [
+        "45 s", "99 s", "2 min", "100 min", "1.7 h", "3.5 h",
+    ]  # fmt: skip
+
+
+def test_every_seed_begins_one_algorithm_later() -> None:
+    """So that none of them always runs first, or after the same one."""
+    rows = [Algorithm(name) for name in "abc"]
+    order = interleaved(rows, [7, 8, 9, 10])
+    assert "".join(row.name for row, _ in order) == "abcbcacababc"
+    assert [seed for _, seed in order] == [7] * 3 + [8] * 3 + [9] * 3 + [10] * 3
