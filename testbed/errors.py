@@ -13,6 +13,7 @@ NarrowsError
 
 from __future__ import annotations
 
+import errno
 import re
 import sys
 from reprlib import Repr
@@ -143,9 +144,33 @@ class GradientError(ExperimentError):
     """A gradient that must not be sent."""
 
 
+def shortage(error: BaseException) -> MachineError | None:
+    """Return what the system has no more of, if that is what ``error`` says."""
+    number = error.errno if isinstance(error, OSError) else None
+    if isinstance(error, MemoryError):
+        number = errno.ENOMEM
+    elif isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
+        number = errno.EAGAIN
+    if number not in _LIMITS:
+        return None
+    what, limit = _LIMITS[number]
+    return MachineError(f"the system gives this user no more {what}", fix=f"Raise {limit}")
+
+
 def _sentence(message: str, where: str | None, hint: str | None) -> str:
     text = f"{where}: {message}" if where else message
     return f"{text}. {hint}" if hint else text
+
+
+_NO_THREAD = "can't start new thread"
+"""All that Python says of a thread that the system refused."""
+_LIMITS = {
+    errno.EAGAIN: ("processes or threads", "`ulimit -u`, or the processes of its control group"),
+    errno.ENOMEM: ("memory", "`ulimit -v`, or the memory of its control group or the machine"),
+    errno.EMFILE: ("open files", "`ulimit -n`"),
+    errno.ENFILE: ("open files", "`sysctl fs.file-max`"),
+}
+"""Error numbers of what a system can have too little of: what that is, and where its limit is."""
 
 
 def missing(error: ModuleNotFoundError) -> int:

@@ -18,7 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
 from testbed import __version__
-from testbed.errors import InputError, NarrowsError, missing, printable
+from testbed.errors import InputError, NarrowsError, missing, printable, shortage
 from testbed.process import set_default
 
 # numpy's algebra would start threads as it is loaded, and a process with threads cannot enter a
@@ -148,15 +148,12 @@ def main(arguments: list[str] | None = None) -> Any:
         sys.exit(NarrowsError.exit_code)
     except ModuleNotFoundError as error:
         sys.exit(missing(error))
-    except OSError as error:
-        if error.errno in _PATHS and error.filename is not None:
-            name = printable(os.fsdecode(error.filename)[:_SHOWN])
-            print(f"testbed: {name}: cannot be used: {error.strerror}", file=sys.stderr)
-            sys.exit(InputError.exit_code)
-        if error.errno not in _FULL:
+    except (OSError, RuntimeError, MemoryError) as error:
+        if (sentence := _of_the_system(error)) is None:
             raise
-        print(f"testbed: {_full(error)}", file=sys.stderr)
-        sys.exit(NarrowsError.exit_code)
+        text, code = sentence
+        print(f"testbed: {text}", file=sys.stderr)
+        sys.exit(code)
 
 
 def _print_anything() -> None:
@@ -165,6 +162,20 @@ def _print_anything() -> None:
     out = sys.stdout
     if isinstance(out, io.TextIOWrapper) and (out.errors == "strict" or out.encoding != "utf-8"):
         out.reconfigure(errors="replace")
+
+
+def _of_the_system(error: Exception) -> tuple[str, int] | None:
+    """A sentence and an exit code for what the system refuses; None: it is an error of ours."""
+    if (lack := shortage(error)) is not None:
+        return str(lack), lack.exit_code
+    if not isinstance(error, OSError):
+        return None
+    if error.errno in _PATHS and error.filename is not None:
+        name = printable(os.fsdecode(error.filename)[:_SHOWN])
+        return f"{name}: cannot be used: {error.strerror}", InputError.exit_code
+    if error.errno in _FULL:
+        return _full(error), NarrowsError.exit_code
+    return None
 
 
 def _full(error: OSError) -> str:

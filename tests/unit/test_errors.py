@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import subprocess
+import sys
+
 import pytest
+from unprivileged import USER
 
 from testbed.errors import (
     ExperimentError,
@@ -13,7 +18,9 @@ from testbed.errors import (
     NarrowsError,
     NodeLost,
     WireError,
+    shortage,
 )
+from testbed.process import environment
 
 
 @pytest.mark.parametrize(
@@ -42,3 +49,45 @@ from testbed.errors import (
 def test_errors_say_what_they_are_for(error: NarrowsError, code: int, sentence: str) -> None:
     assert error.exit_code == code
     assert str(error).endswith(sentence)
+
+
+SHORT = """
+import os, resource, threading
+from testbed import cli
+
+def act(**_):
+    if os.geteuid() == 0:
+        os.setresuid({user}, {user}, {user})
+    resource.setrlimit(resource.RLIMIT_{limit}, ({most}, {most}))
+    {action}
+
+cli.application = lambda: act
+cli.main([])
+"""
+"""A command that an unprivileged user carries out with little of something."""
+
+
+@pytest.mark.parametrize(
+    ("limit", "most", "action", "sentence"),
+    [
+        ("NPROC", 1, "threading.Thread(target=print).start()", "processes or threads. Raise `ulimit -u`"),
+        ("NPROC", 1, "os.fork()", "processes or threads. Raise `ulimit -u`"),
+        ("NOFILE", 3, "os.dup(1)", "open files. Raise `ulimit -n`"),
+        ("AS", 1 << 20, "bytearray(1 << 30)", "memory. Raise `ulimit -v`"),
+    ],
+)  # fmt: skip
+def test_what_the_system_has_no_more_of_is_said(
+    limit: str, most: int, action: str, sentence: str
+) -> None:
+    script = SHORT.format(user=USER, limit=limit, most=most, action=action)
+    command = [sys.executable, "-P", "-c", script]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=environment(), timeout=60
+    )
+    assert done.stderr.startswith(f"testbed: the system gives this user no more {sentence}")
+    assert done.returncode == MachineError.exit_code and "Traceback" not in done.stderr
+
+
+def test_an_error_of_ours_is_none_of_the_systems() -> None:
+    assert shortage(RuntimeError("no")) is None
+    assert shortage(OSError(errno.EPERM, "no")) is None

@@ -11,9 +11,12 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from testbed.fabric.base import Fabric
 from testbed.fabric.node_launcher import offer
 from testbed.process import PACKAGE
 from testbed.runner.exec.launch_spec import LaunchSpec, ProcessSlot
@@ -71,6 +74,47 @@ def test_the_last_words_are_those_of_a_progress_bar(tmp_path: Path) -> None:
     output.close()
     assert output.last["worker-0", 0] == "50%|#####"
     assert (tmp_path / "worker-0.log").read_bytes() == b"  5%|\n 50%|#####\n"
+
+
+class Launching:
+    """A fabric that starts commands here."""
+
+    def launch(self, _: str, command: list[str], _variables: object) -> subprocess.Popen[bytes]:
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE)
+        return self.process
+
+
+@pytest.mark.parametrize("threads", [0, 1, 2])
+def test_a_process_that_no_thread_can_follow_is_not_waited_for(
+    threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process has two threads. As many can be started as ``threads`` says."""
+    fabric, start, started = Launching(), threading.Thread.start, []
+
+    def few(thread: threading.Thread) -> None:
+        if len(started) == threads:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", few)
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    spec = cast("LaunchSpec", SimpleNamespace(command=["echo", "said"], processes=1))
+    output = Output(tmp_path, 8, shown=False, several=False)
+    group = ProcessGroup(cast("Fabric", fabric), spec, output)
+    slot = ProcessSlot(["worker-0"], 0, 0, "10.0.0.1", "10.0.0.1", "data0")
+    if threads < 2:
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            group.start(slot, {})
+        assert group.running == []
+    else:
+        group.start(slot, {})
+        for thread in started:
+            thread.join(10.0)
+        assert group.running == [] and [member.status for member in group.members] == [0]
+        assert output.last["worker-0", 0] == "said"
+    fabric.process.communicate(timeout=10.0)
+    output.close()
 
 
 def ended_badly(rank: int, ended_ns: int | None) -> Member:

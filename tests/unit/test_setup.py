@@ -295,6 +295,12 @@ def test_wheels_follow_python_and_pins() -> None:
     assert images.made_from(wanted) != images.made_from(replace(wanted, python="3.12"))
 
 
+def test_a_registrys_image_is_pinned_by_its_digest() -> None:
+    recipe = base_image_recipe()
+    assert re.fullmatch(r"python:[\w.-]+@sha256:[0-9a-f]{64}", recipe.image)
+    assert recipe.python in recipe.image and recipe.suite in recipe.image
+
+
 def test_the_state_of_the_archive_is_its_date_and_hash(tmp_path: Path) -> None:
     lists = tmp_path / "var/lib/apt/lists"
     lists.mkdir(parents=True)

@@ -18,7 +18,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
-from testbed.errors import ExperimentError, WireError
+from testbed.errors import ExperimentError, WireError, shortage
 from testbed.links.agent.protocol import (
     InterfaceSeen,
     LinkSettings,
@@ -82,7 +82,7 @@ class AgentServer:
             operation = getattr(self, f"do_{request['op']}")
             return {"id": request["id"], "ok": operation(request)}
         except Exception as error:  # whatever it is, the client must hear of it
-            return {"id": request.get("id"), "error": error_to_json(error)}
+            return {"id": request.get("id"), "error": error_to_json(shortage(error) or error)}
 
     def undo(self) -> list[str]:
         """Remove everything that was made; returns what could not be, in words."""
@@ -255,6 +255,10 @@ def main() -> None:
         serve(lines_of(sys.stdin))
     except WireError as error:
         raise SystemExit(f"links agent: {error}") from None
+    except (OSError, RuntimeError, MemoryError) as error:
+        if (lack := shortage(error)) is None:
+            raise
+        raise SystemExit(f"links agent: {lack}") from None
 
 
 if __name__ == "__main__":

@@ -60,12 +60,15 @@ class ProcessGroup:
         self._number = signal.SIGTERM
 
     def start(self, slot: ProcessSlot, environment: Mapping[str, str]) -> None:
-        """One more. Raises OSError where nothing can be started at all."""
+        """One more. Raises OSError where nothing can be started at all, RuntimeError where there
+        can be no more threads: one that nobody follows would never be seen to end."""
         process = self._fabric.launch(slot.node, self._spec.command, environment)
         rank = slot.node_rank * self._spec.processes + slot.local_rank
         member = Member(slot, rank, process, time.monotonic_ns())
+        reader = threading.Thread(target=self._read, args=(member,), daemon=True)
+        reader.start()
+        threading.Thread(target=self._follow, args=(member, reader), daemon=True).start()
         self.members.append(member)
-        threading.Thread(target=self._follow, args=(member,), daemon=True).start()
 
     @property
     def running(self) -> list[Member]:
@@ -112,14 +115,12 @@ class ProcessGroup:
             while self.running and time.monotonic() < give_up:
                 time.sleep(_LOOK_S)
 
-    def _follow(self, member: Member) -> None:
+    def _follow(self, member: Member, reader: threading.Thread) -> None:
         """In a thread of its own: until the process has ended, and a little longer for its last
         words.
 
         What it has started may hold its output open for good: nobody waits for that.
         """
-        reader = threading.Thread(target=self._read, args=(member,), daemon=True)
-        reader.start()
         member.process.wait()
         ended_ns = time.monotonic_ns()
         reader.join(_LAST_WORDS_S)
