@@ -351,6 +351,7 @@ def replicate(
     algo: options.Algorithms = None,
     seed: options.Seeds = None,
     epochs: Epochs = None,
+    fabric: options.FabricName = "sim",
     plan: Annotated[
         bool, typer.Option("--plan", help="Check and list all runs, run none.")
     ] = False,
@@ -365,13 +366,19 @@ def replicate(
     With --algo, --seed or --epochs only runs, and no page."""
     from testbed.bench.replicate import Replication, write_page
     from testbed.runner.experiment import parse_seeds
+    from testbed.topology import VIRTUAL
 
+    if fabric != VIRTUAL and not plan:
+        from testbed.host.user_namespace import become_able
+
+        become_able(fabric)
     say = say_unless(quiet)
     directory = out or Path("measurements") / "replicate" / f"{folder.name}-{size}"
     asked = Replication(
         folder,
         size,
         directory,
+        fabric=fabric,
         data=data,
         algorithms=algo or (),
         epochs=epochs,

@@ -1,9 +1,9 @@
 """``testbed bench replicate``: the runs of a paper's page, and the page that is made of them.
 
 ``scenarios/papers/<paper>/replication.toml`` lists parts for each size. A part is a scenario with
-changes, algorithms and seeds, run in virtual time; or a measurement of this machine. What is
-finished stays in the directory given, and a second call goes on from there. The page's numbers lie
-beside it as ``<size>.json``.
+changes, algorithms and seeds; or a measurement of this machine. What is finished stays in the
+directory given, and a second call goes on from there. The page's numbers lie beside it as
+``<size>.json``.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ from testbed.errors import InputError
 from testbed.records.manifest import machine_facts
 from testbed.records.run_directory import read_json, read_jsonl, to_json
 from testbed.runner.experiment import parse_seeds, prepare
-from testbed.runner.run import ParallelTask, side_by_side
+from testbed.runner.run import Finished, ParallelTask, side_by_side
+from testbed.runner.run import run as carry_out
 from testbed.runner.signals import interruptible
 from testbed.scenario.load import load
 from testbed.scenario.yaml import parse
+from testbed.topology import VIRTUAL
 from testbed.user_files import data_of
 
 PLAN, PAGE = "replication.toml", "README.md"
@@ -86,13 +88,14 @@ class Replication:
         size: str,
         out: Path,
         *,
+        fabric: str = VIRTUAL,
         data: Path | None = None,
         algorithms: Sequence[str] = (),
         epochs: int | None = None,
         seeds: Sequence[int] | None = None,
     ) -> None:
         self.folder, self.size, self.directory = folder, size, out
-        self._data, self._epochs = data, epochs
+        self._fabric, self._data, self._epochs = fabric, data, epochs
         self._only, self._seeds = tuple(algorithms), seeds
         self.parts = parts(folder, size)
         self.whole = not (algorithms or epochs or seeds)
@@ -152,7 +155,7 @@ class Replication:
             return
         tasks = [task for _, task in left]
         with (self.directory / _FINISHED).open("a", encoding="utf-8") as file:
-            for count, done in enumerate(side_by_side(tasks, self.directory, processes), 1):
+            for count, done in enumerate(self._ended(tasks, processes), 1):
                 part, task = left[done.position]
                 record = condensed(Path(done.entry["dir"]))
                 line = {"key": self._key(part, task), "took_s": done.took_s, "record": record}
@@ -160,9 +163,18 @@ class Replication:
                 file.flush()
                 say(
                     f"{count}/{len(left)} {part.name} {task.algorithm} s{task.seed}: "
-                    f"{record['verdict']}, {record['time_s']:.2f} s in virtual time, "
+                    f"{record['verdict']}, {record['time_s']:.2f} s on the {self._fabric} fabric, "
                     f"{done.took_s:.1f} s here"
                 )
+
+    def _ended(self, tasks: Sequence[ParallelTask], processes: int) -> Iterator[Finished]:
+        if self._fabric == VIRTUAL:
+            yield from side_by_side(tasks, self.directory, processes)
+            return
+        for place, task in enumerate(tasks):
+            begin, experiment = monotonic(), prepare(task.source, [task.algorithm], [task.seed])
+            (entry,) = carry_out(experiment, self._fabric, self.directory, quiet=True).runs
+            yield Finished(place, entry, monotonic() - begin)
 
     def _key(self, part: PagePart, task: ParallelTask) -> str:
         return f"{part.name} {task.algorithm} {task.seed} {_hash(task.source)}"

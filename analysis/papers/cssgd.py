@@ -1,0 +1,270 @@
+"""Page of coded synchronous SGD (Li et al.): a step's time and bytes by scheme and number of nodes,
+T(r), and time to an accuracy against ASGD.
+
+A scheme's step time has no variance in virtual time, and steps to an accuracy are shared, so what a
+scheme saves against SSGD has one value for each number of nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from math import log
+from statistics import fmean
+
+from analysis.papers import (
+    HOLDS,
+    NOT,
+    OPEN,
+    Claim,
+    Results,
+    Row,
+    Sections,
+    judge,
+    page,
+    saves,
+    saving,
+    table,
+)
+from analysis.statistics import interval
+from testbed.errors import InputError
+
+BASE, UNICAST, ASYNC = "ssgd-multicast", "ssgd", "asgd"
+STOP = {"dnn": 0.82}
+"""Accuracies that are trained to."""
+NODES = {"dnn": tuple(range(3, 11)), "cnn": (4, 6, 8, 10)}
+TRAINED = (4, 6, 8, 10)
+"""Numbers of nodes with which the DNN is trained to its accuracy."""
+SAVED = {"dnn": (0.5397, 0.2689), "cnn": (0.3911, 0.2637)}
+"""Shares of the time of SSGD and of ASGD that the paper saves, means over numbers of nodes."""
+BEST = {"dnn": 3, "cnn": 2}
+"""The paper's best redundancies on eight nodes."""
+PACE_S = {"dnn": 0.082, "cnn": 0.157}
+_EIGHT, _MARGIN = 8, 0.1
+_ALIKE = 0.005
+
+
+def sections(results: Results) -> Sections:
+    """The page's marked parts."""
+    return {
+        "claims": page([*judge(list(_claims(results))), *_facts(results)]),
+        "dnn": _by_nodes(results, "dnn"),
+        "cnn": _by_nodes(results, "cnn"),
+        "redundancy": _redundancies(results),
+        "accuracy": _trained(results),
+    }
+
+
+def step_s(results: Results, model: str, nodes: int) -> Mapping[str, float]:
+    """Seconds of a step by scheme."""
+    return _measure(results, model, nodes, "step_s")
+
+
+def _measure(results: Results, model: str, nodes: int, name: str) -> Mapping[str, float]:
+    runs = results.runs(f"{model}-n{nodes}-steps")
+    return {scheme: fmean(runs.values(scheme, name).values()) for scheme in runs.names()}
+
+
+def _published(times: Mapping[str, float]) -> str:
+    """The published scheme with the redundancy that takes least time."""
+    return min((name for name in times if name.startswith("cssgd")), key=times.__getitem__)
+
+
+def _coded(times: Mapping[str, float]) -> str:
+    """The coded or replicated scheme that takes least time."""
+    return min((name for name in times if name not in (BASE, UNICAST)), key=times.__getitem__)
+
+
+def _claims(results: Results) -> Iterator[Claim]:
+    for model, nodes in NODES.items():
+        times = {count: step_s(results, model, count) for count in nodes}
+        about = f"{model.upper()}, {nodes[0]} to {nodes[-1]} nodes"
+        for r in (2, 3):
+            name = f"cssgd-r{r}"
+            values = tuple(
+                log(of[BASE] / of[name]) for count, of in times.items() if name in of and count > 3
+            )
+            yield Claim(
+                f"CSSGD with r = {r} takes less time than SSGD ({about})", "yes", values, saving
+            )
+        for what, choose in (("published", _published), ("best here", _coded)):
+            values = tuple(log(of[BASE] / of[choose(of)]) for of in times.values())
+            text = f"less time than SSGD at the best r, {what} scheme ({about})"
+            yield saves(text, f"{SAVED[model][0]:.2%}", values, SAVED[model][0])
+        sent = [_measure(results, model, count, "bytes_up") for count in nodes if count > 3]
+        yield Claim(
+            f"CSSGD with r = 2 sends less than SSGD ({about})",
+            "yes",
+            tuple(log(of[BASE] / of["cssgd-r2"]) for of in sent),
+            saving,
+        )
+    for what, choose in (("published", _published), ("best here", _coded)):
+        values = tuple(
+            log(
+                asynchronous
+                / (steps * step_s(results, "dnn", count)[choose(step_s(results, "dnn", count))])
+            )
+            for count, (steps, asynchronous) in _to_accuracy(results).items()
+        )
+        text = f"less time than ASGD at the best r, {what} scheme (DNN, 4 to 10 nodes)"
+        yield saves(text, f"{SAVED['dnn'][1]:.2%}", values, SAVED["dnn"][1])
+
+
+def _facts(results: Results) -> Iterator[Row]:
+    """Claims without variance."""
+    for model, best in BEST.items():
+        times = step_s(results, model, _EIGHT)
+        own = int(_published(times).removeprefix("cssgd-r"))
+        yield Row(
+            f"best r of the published scheme on eight nodes ({model.upper()})",
+            str(best),
+            str(own),
+            HOLDS if own == best else NOT,
+        )
+        away = max(
+            abs(modelled(times[BASE], PACE_S[model], r) / times[f"cssgd-r{r}"] - 1)
+            for r in range(2, _EIGHT)
+        )
+        yield Row(
+            f"T = r·T_calc + T_comm/r, published scheme, within 10 % for all r ({model.upper()})",
+            "yes",
+            f"off by up to {away:.0%}",
+            HOLDS if away <= _MARGIN else NOT,
+        )
+    reached = results.runs("dnn-n10-asgd")
+    count, of = len(reached.reached(ASYNC, STOP["dnn"])), len(reached.of(ASYNC))
+    yield Row(
+        "ASGD reaches 82 % on ten nodes (DNN)",
+        "yes",
+        f"{count} of {of}",
+        HOLDS if count == of else OPEN,
+    )
+    away = max(abs(each) for name in (BASE, "cssgd-r3") for each in _apart(results, name))
+    yield Row(
+        "SSGD and CSSGD have the same accuracies (four nodes, within half a point)",
+        "yes",
+        f"apart by up to {100 * away:.2f} points",
+        HOLDS if away <= _ALIKE else NOT,
+    )
+
+
+def modelled(base_s: float, pace_s: float, redundancy: int) -> float:
+    """The paper's T(r), s, of a step of SSGD by multicast of which ``pace_s`` is computation."""
+    return redundancy * pace_s + (base_s - pace_s) / redundancy
+
+
+def _apart(results: Results, name: str) -> Iterator[float]:
+    runs = results.runs("dnn-n4-same")
+    for own, other in zip(runs.of(name), runs.of("none"), strict=True):
+        for (_, _, a), (_, _, b) in zip(own["evaluations"], other["evaluations"], strict=True):
+            yield a - b
+
+
+def _to_accuracy(results: Results) -> Mapping[int, tuple[float, float]]:
+    """Steps of synchronous schemes and seconds of ASGD by number of nodes, means over the seeds
+    that reach the accuracy."""
+    found = {}
+    for count in TRAINED:
+        steps = results.runs(f"dnn-n{count}-reach").reached("none", STOP["dnn"])
+        times = results.runs(f"dnn-n{count}-asgd").reached(ASYNC, STOP["dnn"])
+        if not steps or not times:
+            raise InputError(f"{count} nodes do not reach {STOP['dnn']:.0%} with any seed")
+        found[count] = fmean(at[1] for at in steps.values()), fmean(at[0] for at in times.values())
+    return found
+
+
+def _by_nodes(results: Results, model: str) -> str:
+    head = [
+        "nodes",
+        "`ssgd-multicast` (s)",
+        "`ssgd`",
+        "`cssgd-r2`",
+        "`cssgd-r3`",
+        "best published",
+        "best here",
+    ]
+    rows = []
+    for count in NODES[model]:
+        times, sent = step_s(results, model, count), _measure(results, model, count, "bytes_up")
+        cell = partial(_cell, times, sent)
+        names = [UNICAST, "cssgd-r2", "cssgd-r3"]
+        best = [f"`{name}` {cell(name)}" for name in (_published(times), _coded(times))]
+        rows.append([str(count), f"{times[BASE]:.3f}", *map(cell, names), *best])
+    return table(head, rows)
+
+
+def _cell(times: Mapping[str, float], sent: Mapping[str, float], name: str) -> str:
+    if name not in times:
+        return "–"
+    return f"{times[name] / times[BASE]:.2f} ({sent[name] / sent[BASE]:.2f})"
+
+
+def _redundancies(results: Results) -> str:
+    head = [
+        "model",
+        "r",
+        "the paper's model (s)",
+        "published (s)",
+        "replicated",
+        "grouped",
+        "combined",
+    ]
+    rows = []
+    for model in BEST:
+        times = step_s(results, model, _EIGHT)
+        for r in range(1, _EIGHT):
+            own = times[BASE] if r == 1 else times[f"cssgd-r{r}"]
+            others = [
+                times.get(f"{scheme}-r{r}") for scheme in ("replicated", "grouped", "combined")
+            ]
+            rows.append(
+                [
+                    model.upper(),
+                    str(r),
+                    f"{modelled(times[BASE], PACE_S[model], r):.3f}",
+                    f"{own:.3f}",
+                    *("–" if each is None else f"{each:.3f}" for each in others),
+                ]
+            )
+    return table(head, rows)
+
+
+def _trained(results: Results) -> str:
+    head = [
+        "nodes",
+        "steps of SSGD",
+        "`ssgd-multicast` (s)",
+        "best published (s)",
+        "best here (s)",
+        "ASGD (s)",
+        "seeds",
+    ]
+    rows = []
+    for count in TRAINED:
+        times = step_s(results, "dnn", count)
+        steps = [
+            at[1]
+            for at in results.runs(f"dnn-n{count}-reach").reached("none", STOP["dnn"]).values()
+        ]
+        runs = results.runs(f"dnn-n{count}-asgd")
+        asynchronous = [at[0] for at in runs.reached(ASYNC, STOP["dnn"]).values()]
+        mean = fmean(steps)
+        rows.append(
+            [
+                str(count),
+                _written(steps, 0),
+                f"{mean * times[BASE]:.1f}",
+                f"`{_published(times)}` {mean * times[_published(times)]:.1f}",
+                f"`{_coded(times)}` {mean * times[_coded(times)]:.1f}",
+                _written(asynchronous, 1),
+                f"{len(steps)}, {len(asynchronous)} of {len(runs.of(ASYNC))}",
+            ]
+        )
+    return table(head, rows)
+
+
+def _written(values: list[float] | list[int], digits: int) -> str:
+    found = interval(values)
+    ends = (found.mean, found.low, found.high)
+    mean, low, high = ("–" if end is None else f"{end:.{digits}f}" for end in ends)
+    return f"{mean} [{low}, {high}]"

@@ -1,0 +1,169 @@
+"""Pages of the papers: made anew from the numbers beside them, and the command that makes both."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_here import carried_out_in
+
+from analysis.papers import between_marks, condensed
+from testbed.bench.replicate import PAGE, PLAN, Replication, parts, read, sections, write_page
+from testbed.errors import InputError
+from testbed.runner.run import side_by_side
+from testbed.scenario.load import load
+
+FOLDER = Path(__file__).parents[2] / "scenarios" / "papers"
+PAPERS = sorted(path.parent for path in FOLDER.glob("*/small.json"))
+SCENARIO = """
+name: tiny
+nodes: {server: {role: server}, worker: {role: worker, count: 2}}
+links: {default: {up: {rate: 100 Mbit/s, queue: 10 ms}, down: {rate: 100 Mbit/s, queue: 10 ms}}}
+train: {task: digits, model: mlp, width: 0.1, batch: 8, pace: 10 ms, stop: {steps: 4}, evaluate_every: 2}
+algorithms: [none, laplace-0.1]
+seeds: [1]
+"""
+PLANNED = """
+[[small.parts]]
+name = "a"
+scenario = "scenario.yaml"
+seeds = "1-2"
+
+[[small.parts]]
+name = "b"
+group = "a"
+scenario = "scenario.yaml"
+algorithms = ["radix-0.1"]
+seeds = "3"
+change = {train = {batch = 4}}
+"""
+
+
+@pytest.fixture
+def paper(tmp_path: Path) -> Path:
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    (folder / "scenario.yaml").write_text(SCENARIO)
+    (folder / PLAN).write_text(PLANNED)
+    return folder
+
+
+@pytest.mark.parametrize("folder", PAPERS, ids=lambda path: path.name)
+def test_the_page_is_made_of_the_numbers_beside_it(folder: Path) -> None:
+    results = read(folder / "small.json")
+    text = (folder / PAGE).read_text("utf-8")
+    assert between_marks(text, sections(folder, results)) == text
+
+
+@pytest.mark.parametrize("folder", PAPERS, ids=lambda path: path.name)
+def test_the_numbers_are_those_of_the_plan(folder: Path, tmp_path: Path) -> None:
+    results = read(folder / "small.json")
+    planned: dict[str, list[tuple[str, int]]] = {}
+    for part, task in Replication(folder, "small", tmp_path).tasks():
+        planned.setdefault(part.group, []).append((task.algorithm, task.seed))
+    assert planned == {
+        group: [(run["algorithm"], run["seed"]) for run in runs]
+        for group, runs in results.groups.items()
+    }
+    for run in (run for runs in results.groups.values() for run in runs):
+        assert run["verdict"] == "valid"
+        assert run["run"] and run["scenario_hash"] and run["commit"]
+
+
+def test_runs_of_a_plan_go_on_where_they_were(paper: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    asked = Replication(paper, "small", tmp_path / "out")
+    listed = [(part.name, task.algorithm, task.seed) for part, task in asked.tasks()]
+    assert listed == [
+        ("a", "none", 1), ("a", "none", 2), ("a", "laplace-0.1", 1), ("a", "laplace-0.1", 2), ("b", "radix-0.1", 3),
+    ]  # fmt: skip
+    results = asked.run(said.append)
+    assert [(r["algorithm"], r["seed"], r["steps"]) for r in results.groups["a"]] == [
+        (name, seed, 4) for _, name, seed in listed
+    ]
+    assert results.groups["a"][0]["evaluations"][-1][0] == 4
+    assert results.runs("a").values("laplace-0.1", "mean_k") == {1: 0.1, 2: 0.1}
+    said.clear()
+    again = Replication(paper, "small", tmp_path / "out").run(said.append)
+    assert said[0] == "tiny: 5 runs, of which 0 are left"
+    assert again == results
+
+
+def test_a_change_is_laid_over_the_scenario(paper: Path, tmp_path: Path) -> None:
+    asked = Replication(paper, "small", tmp_path / "out", data=tmp_path, epochs=2, seeds=[7])
+    tasks = {part.name: task for part, task in asked.tasks()}
+    changed, plain = (load(tasks[name].source).scenario.train for name in ("b", "a"))
+    assert (changed.batch, plain.batch, changed.model) == (4, 8, "mlp")
+    assert (changed.stop.epochs, changed.data) == (2, str(tmp_path))
+    assert tasks["b"].seed == 7
+    assert not asked.whole
+
+
+@pytest.mark.parametrize(
+    ("plan", "error"),
+    [
+        ("[[small.parts]]\nname = 'a'\n", "a scenario or a measurement"),
+        ("[[small.parts]]\nname = 'a'\nscenario = 's'\nsteps = 3\n", "unknown steps"),
+        ("[[full.parts]]\n", "no size 'small'"),
+        ("[", "replication.toml"),
+    ],
+)  # fmt: skip
+def test_a_plan_that_is_none_is_refused(plan: str, error: str, paper: Path) -> None:
+    (paper / PLAN).write_text(plan)
+    with pytest.raises(InputError, match=error):
+        parts(paper, "small")
+
+
+def test_full_is_planned_by_the_command(paper: Path, tmp_path: Path) -> None:
+    (paper / PLAN).write_text(PLANNED.replace("small", "full"))
+    printed = carried_out_in(
+        tmp_path, "bench", "replicate", str(paper), "--size", "full", "--plan", "--out", "out"
+    )
+    assert printed.returncode == 0, printed.stderr
+    assert printed.stdout.splitlines()[-1] == "b radix-0.1 3"
+
+
+def test_pages_of_both_sizes_are_written(tmp_path: Path) -> None:
+    plain = FOLDER / "laplacian-threshold"
+    folder = tmp_path / plain.name
+    folder.mkdir()
+    results = read(plain / "small.json")
+    (folder / PAGE).write_text(
+        (plain / PAGE).read_text("utf-8").replace("| `laplace` |", "| gone |")
+    )
+    write_page(folder, "small", results)
+    assert (folder / PAGE).read_text("utf-8") == (plain / PAGE).read_text("utf-8")
+    content = json.loads((folder / "small.json").read_text())
+    assert content["groups"] == results.groups and set(content["machine"]) == {
+        "versions",
+        "architecture",
+        "cpu",
+        "commit",
+    }
+    _, page = write_page(folder, "full", results)
+    assert page.read_text("utf-8").startswith("# laplacian-threshold: size full")
+
+
+def test_full_size_trains_on_files_of_cifars_format(tmp_path: Path) -> None:
+    files, random = tmp_path / "cifar-10-batches-bin", np.random.default_rng(1)
+    files.mkdir()
+    for name in (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"):
+        records = random.integers(0, 256, (16, 3073), dtype=np.uint8)
+        records[:, 0] %= 10
+        (files / name).write_bytes(records.tobytes())
+    asked = Replication(
+        FOLDER / "cssgd",
+        "full",
+        tmp_path / "out",
+        data=tmp_path,
+        algorithms=["ssgd-multicast"],
+        epochs=2,
+        seeds=[1],
+    )
+    (task,) = [task for part, task in asked.tasks() if part.name == "cnn-n2"]
+    (done,) = side_by_side([task], tmp_path, 1)
+    record = condensed(Path(done.entry["dir"]))
+    assert (record["algorithm"], record["steps"]) == ("ssgd-multicast", 2)  # 80 samples, 64 a step
+    assert record["evaluations"][-1][0] == 2
