@@ -6,6 +6,7 @@ import base64
 import shlex
 from collections.abc import Iterable, Sequence
 from html import escape
+from importlib.resources import files
 from pathlib import Path
 from string import Template
 from types import ModuleType
@@ -41,7 +42,7 @@ def write_report(run_dirs: Iterable[Path], out: Path) -> list[Path]:
 
 def render(runs: Sequence[Run], figures: Iterable[Path]) -> str:
     """The report as HTML that needs nothing beside it: pictures are inside."""
-    template = Template(Path(__file__).with_name("report.html").read_text(encoding="utf-8"))
+    template = Template(files("analysis").joinpath("report.html").read_text(encoding="utf-8"))
     sheet, rows = sheet_of(runs), sheet_of(runs).rows(runs)
     explained = f"<p>{sheet.EXPLAINED}</p>" if sheet.EXPLAINED else ""
     return template.substitute(

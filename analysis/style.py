@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.resources import files
 from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,7 +31,7 @@ COLUMN_IN, PAGE_IN = 3.5, 7.16
 T = TypeVar("T")
 Rows = list[dict[str, Any]]
 
-_STYLE = Path(__file__).with_name("narrows.mplstyle")
+_STYLE = Path(str(files("analysis"))) / "narrows.mplstyle"
 _LINES: tuple[Any, ...] = (
     "-",
     (0, (5, 1.5)),

@@ -16,6 +16,7 @@ from __future__ import annotations
 import errno
 import re
 import sys
+from collections.abc import Iterable
 from reprlib import Repr
 
 _COLOURS = r"\x1b\[[0-9;:]*m"
@@ -173,9 +174,34 @@ _LIMITS = {
 """Error numbers of what a system can have too little of: what that is, and where its limit is."""
 
 
+EXTRAS = {
+    "greenlet": "sim",
+    "numba": "sim",
+    "sklearn": "sim",
+    "torch": "sim",
+    "docker": "docker",
+    "requests": "docker",
+    "adjustText": "report",
+    "matplotlib": "report",
+}
+"""Libraries that not every installation has, by the name that is imported, and the extra of
+pyproject.toml with each."""
+
+
+def pip_command(extras: Iterable[str]) -> str:
+    """Return the command that installs the package with these extras; with none, the package."""
+    names = ",".join(sorted(set(extras)))
+    return f"pip install 'narrows[{names}]'" if names else "pip install narrows"
+
+
 def missing(error: ModuleNotFoundError) -> int:
     """Say which library is not installed; return the exit code. Modules of ours raise again."""
-    if str(error.name).partition(".")[0] in ("testbed", "analysis"):
+    name = str(error.name).partition(".")[0]
+    if name in ("testbed", "analysis"):
         raise error
-    sys.stderr.write(f"testbed: the library {error.name!r} is not installed. Run `make setup`\n")
+    command = pip_command([EXTRAS[name]] if name in EXTRAS else [])
+    sys.stderr.write(
+        f"testbed: the library {error.name!r} is not installed. Run `{command}`, "
+        "or in a checkout `make setup`\n"
+    )
     return 3

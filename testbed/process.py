@@ -11,9 +11,8 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from importlib.resources import files
 from pathlib import Path
-
-import testbed
 
 PRIORITY = 20
 """Above everything that is not real-time, below the kernel's own threads at 50 and more."""
@@ -36,7 +35,8 @@ _OPEN_FILES = "NARROWS_OPEN_FILES"
 SET_BY_US: set[str] = set()
 """Variables of this process's environment that are no choice of its user's."""
 
-PACKAGE = Path(testbed.__file__).resolve().parent
+PACKAGE = Path(str(files("testbed"))).resolve()
+"""The folder of the package itself."""
 
 _FOR_NODES = re.compile(
     r"PATH|HOME|USER|LOGNAME|LANG|LANGUAGE|TZ|TMPDIR|TERM|COLORTERM|NO_COLOR|FORCE_COLOR|COLUMNS|LINES"

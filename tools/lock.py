@@ -40,7 +40,9 @@ def main() -> int:
     upgrade = ["--upgrade"] if "--upgrade" in sys.argv else []
     described = project()
     tools = [*described["dependency-groups"]["dev"], *BUILDING]
+    extras = described["project"]["optional-dependencies"]
     everything = [*described["project"]["dependencies"], *tools]
+    everything += [line for extra in ("sim", "docker", "report") for line in extras[extra]]
     every_python = ["--universal", "--python-version", "3.11", *upgrade]
     packages = compiled(everything, every_python, PACKAGES, TORCH_GPU)
     write(PACKAGES, [entry for entry in packages if not WITH_TORCH.fullmatch(name_of(entry))])

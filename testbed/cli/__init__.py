@@ -34,6 +34,7 @@ _SHOWN = 200
 
 VERBS = {
     "init": "testbed.cli.validate:init",
+    "setup": "testbed.cli.doctor:setup",
     "doctor": "testbed.cli.doctor:doctor",
     "validate": "testbed.cli.validate:validate",
     "plan": "testbed.cli.plan:plan",
@@ -63,7 +64,7 @@ class Verb(TyperCommand):
         """Make the context of the real command, which then runs in place of this one."""
         module, _, name = VERBS[str(self.name)].partition(":")
         target = getattr(import_module(module), name)
-        app = _application()
+        app = _application(add_completion=False)
         if isinstance(target, typer.Typer):
             app.add_typer(target, name=self.name)
         else:
@@ -105,7 +106,7 @@ def _description(target: str) -> str | None:
 
 
 def _application(**options: Any) -> typer.Typer:
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, **options)
+    app = typer.Typer(pretty_exceptions_enable=False, **options)
     app.callback()(_options)
     return app
 
@@ -113,6 +114,7 @@ def _application(**options: Any) -> typer.Typer:
 def application() -> typer.Typer:
     """The command with all its verbs."""
     return _application(
+        add_completion=True,
         name="testbed",
         cls=Verbs,
         no_args_is_help=True,

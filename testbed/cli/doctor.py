@@ -1,5 +1,6 @@
-"""``testbed doctor``: what this machine has and lacks, and what to do about it; ``testbed clean``:
-remove what killed runs left behind, exactly that and nothing else.
+"""``testbed setup``: install, start and build what runs need; ``testbed doctor``: what this machine
+has and lacks, and what to do about it; ``testbed clean``: remove what killed runs left behind,
+exactly that and nothing else.
 """
 
 from __future__ import annotations
@@ -20,6 +21,25 @@ from testbed.journal import shown
 
 if TYPE_CHECKING:
     from testbed.host.checks import Result
+
+
+PARTS = ("all", "environment", "engine", "images", "guest", "stop")
+Part = Annotated[
+    str,
+    typer.Argument(
+        help="all, environment, engine, images, guest (the disk of --guest), or stop: what setup "
+        "has started.",
+        autocompletion=options.beginning(lambda: [*PARTS]),
+    ),
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+
+
+def setup(part: Part = "all", yes: Yes = False) -> None:
+    """Install, start and build PART of what runs need; says before what it changes, and asks."""
+    from testbed.host.__main__ import main
+
+    raise typer.Exit(main([part, *(["--yes"] if yes else [])]))
 
 
 Fix = Annotated[bool, typer.Option("--fix", help="Install, start and build what can be.")]

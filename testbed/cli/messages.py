@@ -100,13 +100,14 @@ def replay(
 
     if guest:
         rerun(context)
+    figures = fabric != VIRTUAL and not no_figures and options.can_draw()
     if fabric != VIRTUAL:
         from testbed.host.user_namespace import become_able
 
         become_able(fabric, keep=keep)
     play = CommReplay(load(scenario, trains=False), read(file), name, timed)
     entry = replay_messages(play, fabric, out, quiet=quiet, keep_failed=keep)
-    if fabric != VIRTUAL and not no_figures:
+    if figures:
         draw(Path(entry["dir"]))
     if as_json:
         options.print_json(entry)

@@ -6,24 +6,71 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
 
-from testbed.errors import InputError
+from testbed.errors import InputError, pip_command
 from testbed.scenario.link_state import FourState, GilbertElliott, Impairments
 from testbed.units import Duration, Size
 
-Scenario = Annotated[Path, typer.Argument(help="Scenario file (YAML).", show_default=False)]
+
+def _scenario_files(incomplete: str) -> list[str]:
+    """Return scenario files and folders whose path begins with ``incomplete``."""
+    given = Path(incomplete)
+    folder = given if incomplete.endswith("/") else given.parent
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError:
+        return []
+    names = [str(path) + "/" * path.is_dir() for path in entries]
+    return [name for name in names if name.endswith(("/", ".yaml", ".yml"))]
+
+
+def _algorithm_names() -> list[str]:
+    """Return the names of all algorithms, those of other packages among them."""
+    from testbed.compatibility import known
+
+    return [row.name for row in known()]
+
+
+def _fabric_names() -> list[str]:
+    """Return the names of all fabrics."""
+    from testbed.fabric.base import fabrics
+
+    return fabrics.names()
+
+
+def beginning(names: Callable[[], list[str]]) -> Callable[[str], list[str]]:
+    """Return the completion that shells ask for: those of ``names()`` that begin as typed."""
+    return lambda incomplete: [name for name in names() if name.startswith(incomplete)]
+
+
+Scenario = Annotated[
+    Path,
+    typer.Argument(
+        help="Scenario file (YAML).", show_default=False, autocompletion=_scenario_files
+    ),
+]
 FabricName = Annotated[
-    str, typer.Option("--fabric", help="Where nodes run: docker, netns, sim.", metavar="NAME")
+    str,
+    typer.Option(
+        "--fabric",
+        help="Where nodes run: docker, netns, sim.",
+        metavar="NAME",
+        autocompletion=beginning(_fabric_names),
+    ),
 ]
 Algorithms = Annotated[
     list[str] | None,
     typer.Option(
-        "--algo", help="Run this algorithm instead of the file's; may be repeated.", metavar="NAME"
+        "--algo",
+        help="Run this algorithm instead of the file's; may be repeated.",
+        metavar="NAME",
+        autocompletion=beginning(_algorithm_names),
     ),
 ]
 Seeds = Annotated[
@@ -63,6 +110,19 @@ TraceColumn = Annotated[
 Seconds = Annotated[
     float, typer.Option("--seconds", help="How long.", min=1.0, max=86_400.0, metavar="N")
 ]
+
+
+def can_draw() -> bool:
+    """Return whether figures can be drawn here; where not, say on standard error what is
+    missing."""
+    if find_spec("matplotlib") is not None:
+        return True
+    command = pip_command(["report"])
+    print(
+        f"no figures: they need `{command}`; `testbed report` then draws them from the records",
+        file=sys.stderr,
+    )
+    return False
 
 
 def table_width() -> int | None:

@@ -234,12 +234,12 @@ def compose(loaded: Loaded) -> str:
     from testbed.fabric.docker.compose_file import ComposePlan, load_templates, render, to_yaml
     from testbed.host import images
     from testbed.host.checks import free_subnets
-    from testbed.host.paths import in_checkout
+    from testbed.host.paths import shipped
 
     specs = expand(loaded.scenario)
     data, control = free_subnets([], len(specs))
     plan = ComposePlan(id=RUN_ID, image=images.tags().node, data=data, control=control)
-    return to_yaml(render(specs, plan, load_templates(in_checkout("compose"))))
+    return to_yaml(render(specs, plan, load_templates(shipped("compose"))))
 
 
 SHOWN = 20

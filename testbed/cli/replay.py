@@ -55,10 +55,11 @@ def replay(
 
     if guest:
         rerun(context)
+    figures = not no_figures and options.can_draw()
     become_able(fabric, keep=keep)
     loaded = _load(trace, form, column)
     replayed = replay_links(loaded, fabric, out, seconds, quiet=quiet, keep_failed=keep)
-    if not no_figures:
+    if figures:
         draw(replayed.directory)
     if as_json:
         options.print_json(replayed.to_json())

@@ -131,6 +131,7 @@ def compare(
     if guest:
         context.params.update(fabric=fabric, out=out)
         rerun(context)
+    figures = not no_figures and options.can_draw()
     prepare_for(context, fabric, keep=keep)
 
     from testbed.runner.comparison import interleaved, requested_experiment
@@ -163,7 +164,7 @@ def compare(
     _present(
         comparison,
         as_json,
-        figures=not no_figures,
+        figures=figures,
         scenario=experiment.loaded.scenario.name,
         baseline=baseline,
         asked_targets=target or (),

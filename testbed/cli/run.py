@@ -32,6 +32,7 @@ def run(
     """Train every algorithm of SCENARIO with every seed over the same link history."""
     if guest:
         rerun(context)
+    figures = not no_figures and options.can_draw()
     prepare_for(context, fabric, keep=keep)
 
     from testbed.runner.experiment import parse_seeds, prepare
@@ -39,7 +40,7 @@ def run(
 
     experiment = prepare(scenario, algo or (), parse_seeds(seed))
     comparison = run_all(experiment, fabric, out, quiet=quiet, keep_failed=keep, parallel=parallel)
-    present(comparison, as_json, figures=not no_figures)
+    present(comparison, as_json, figures=figures)
     if comparison.failed:
         raise typer.Exit(1)
 

@@ -312,15 +312,17 @@ def show(
     options.check_figure(target, "--out")
     form, trace = _read(file, form, column)
     facts = summary(trace)
-    from analysis.figures.trace import save_trace
+    drawn = out is not None or options.can_draw()
+    if drawn:
+        from analysis.figures.trace import save_trace
 
-    save_trace(trace, target, file.name)
+        save_trace(trace, target, file.name)
+    figure = str(target) if drawn else None
     if as_json:
-        shown = {"file": str(file), "format": form, "figure": str(target), **facts.to_json()}
-        options.print_json(shown)
+        options.print_json({"file": str(file), "format": form, "figure": figure, **facts.to_json()})
     else:
         print("\n".join(_described(file, form, facts)))
-        print(f"figure   {target}")
+        print(f"figure   {figure}" if drawn else "no figure")
 
 
 @trace_app.command("convert")

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from testbed.cli import options
-from testbed.errors import InputError
+from testbed.errors import InputError, brief
 from testbed.runner.exec.launch_spec import check_nodes
 from testbed.runner.manifest_writer import check_fits, in_a_sentence, overlaps, pacing
 from testbed.scenario.expand import expand
@@ -116,13 +116,28 @@ seeds: [1]
 """
 
 
-def init(directory: Directory = Path()) -> None:
+def _examples() -> list[str]:
+    """Return the names of the scenarios that come with the package."""
+    from testbed.host.paths import shipped
+
+    return sorted(path.stem for path in shipped("scenarios").glob("*.yaml"))
+
+
+Example = Annotated[
+    str | None,
+    typer.Option(
+        "--example",
+        help="Copy this scenario of the package's instead, with its traces: demo, outage, …",
+        metavar="NAME",
+        autocompletion=options.beginning(_examples),
+    ),
+]
+
+
+def init(directory: Directory = Path(), example: Example = None) -> None:
     """Write a scenario to start from, and a trace, into DIRECTORY. Nothing is overwritten."""
-    trace = generate.token_bucket(
-        peak=100, base=55, budget_s=6, busy=0.75, noise=0.08, seconds=60, every_s=1, seed=1
-    )
-    comment = f"made by testbed.traces.generate.{trace.name}"
-    files = {directory / SCENARIO: TEXT, directory / TRACE: write_csv(trace, comment=comment)}
+    contents = _first() if example is None else _shipped(example)
+    files = {directory / name: text for name, text in contents.items()}
     for path in files:
         if path.exists():
             raise InputError(
@@ -137,3 +152,27 @@ def init(directory: Directory = Path()) -> None:
         raise InputError(
             f"cannot be written: {error.strerror}", where=str(error.filename or directory)
         ) from None
+
+
+def _first() -> dict[str, str]:
+    """Return the texts of a small scenario and its trace, by their paths in the directory."""
+    trace = generate.token_bucket(
+        peak=100, base=55, budget_s=6, busy=0.75, noise=0.08, seconds=60, every_s=1, seed=1
+    )
+    comment = f"made by testbed.traces.generate.{trace.name}"
+    return {SCENARIO: TEXT, TRACE: write_csv(trace, comment=comment)}
+
+
+def _shipped(name: str) -> dict[str, str]:
+    """Return the same of a scenario of the package's. Raises InputError with the known names."""
+    from testbed.host.paths import shipped
+
+    if name not in _examples():
+        raise InputError(
+            f"no scenario is called {brief(name)}",
+            where="--example",
+            hint=f"Give one of {', '.join(_examples())}",
+        )
+    source = shipped("scenarios", f"{name}.yaml")
+    names = [source.name, *load(source, trains=False).traces]
+    return {each: (source.parent / each).read_text(encoding="utf-8") for each in names}

@@ -20,7 +20,7 @@ from testbed.host.packages import Need, answer, have, log
 from testbed.host.uml import docker_engine
 from testbed.host.uml.guest import GUEST
 
-STOP = "make setup-stop"
+STOP = "testbed setup stop"
 
 
 def ask(needs: tuple[Need, ...], *, yes: bool, with_engine: bool) -> None:
@@ -114,7 +114,7 @@ def stop() -> None:
         )
     done = engine_module.stop()
     sys.stdout.write(
-        "".join(f"{line}\n" for line in done or ["no engine was started by `make setup`"])
+        "".join(f"{line}\n" for line in done or ["no engine was started by `testbed setup`"])
     )
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from testbed import cgroups
-from testbed.errors import MachineError
+from testbed.errors import EXTRAS, MachineError, pip_command
 from testbed.host import docker_engine as engine_module
 from testbed.host import images, packages, paths, user_namespace
 from testbed.host.paths import has_gpu
@@ -211,19 +211,18 @@ _DISK_GIB = 6
 _MEMORY_GIB = 4
 _CPUS = 2
 _IMPORTS = (
-    "adjustText",
-    "docker",
-    "greenlet",
-    "matplotlib",
-    "numba",
+    "google.protobuf",
+    "numpy",
+    "orjson",
+    "prometheus_client",
     "pydantic",
     "pyroute2",
+    "rich",
     "ruamel.yaml",
-    "sklearn",
-    "torch",
+    "scipy",
     "typer",
 )
-_MAKE_SETUP = "Run `make setup`"
+_SETUP = "Run `testbed setup`"
 
 
 def python_version() -> Finding:
@@ -233,10 +232,18 @@ def python_version() -> Finding:
 
 
 def environment() -> Finding:
-    """Every library that is imported can be."""
+    """Every library that each command needs can be imported."""
     absent = [name for name in _IMPORTS if _absent(name)]
     detail = f"missing: {', '.join(absent)}" if absent else f"{len(_IMPORTS)} libraries found"
-    return Finding(not absent, detail, _MAKE_SETUP)
+    return Finding(not absent, detail, f"Run `{pip_command([])}`, or in a checkout `make setup`")
+
+
+def extras() -> Finding:
+    """Every library of the extras can be imported: training, containers, figures."""
+    absent = [name for name in EXTRAS if _absent(name)]
+    detail = f"missing: {', '.join(absent)}" if absent else f"{len(EXTRAS)} libraries found"
+    command = pip_command(EXTRAS[name] for name in absent)
+    return Finding(not absent, detail, f"Run `{command}`, or in a checkout `make setup`")
 
 
 def privileges() -> Finding:
@@ -264,7 +271,7 @@ def compose() -> Finding:
     """Compose, not too old."""
     command = engine_module.compose_command()
     if command is None:
-        return Finding(False, "not found", _MAKE_SETUP)
+        return Finding(False, "not found", _SETUP)
     version = engine_module.compose_version_of(command) or ""
     fine = engine_module.numbers(version) >= engine_module.OLDEST_COMPOSE
     return Finding(fine, f"`{' '.join(command)}` {version}", "Install Docker Compose 1.29 or newer")
@@ -309,7 +316,7 @@ def iperf3() -> Finding:
     """The program that makes cross traffic and records traces."""
     lacking = packages.missing(packages.TRAFFIC)
     detail = "not found: scenarios with `traffic` are refused" if lacking else "found"
-    return Finding(not lacking, detail, "Run `make setup` as root, or: apt-get install iperf3")
+    return Finding(not lacking, detail, "Run `testbed setup` as root, or: apt-get install iperf3")
 
 
 def gpu() -> Finding:
@@ -322,6 +329,7 @@ def gpu() -> Finding:
 CHECKS = (
     HostCheck("python", python_version),
     HostCheck("environment", environment, paths.ensure),
+    HostCheck("extras", extras, paths.ensure, required=paths.IN_CHECKOUT),
     HostCheck("privileges", privileges),
     HostCheck("docker engine", docker_engine, engine_module.ensure),
     HostCheck("docker compose", compose, engine_module.ensure),

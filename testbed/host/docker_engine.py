@@ -294,7 +294,7 @@ def require() -> None:
     if version() is None:
         raise _unreachable()
     if compose_command() is None:
-        raise MachineError("Docker Compose is missing", fix="Run `make setup`")
+        raise MachineError("Docker Compose is missing", fix="Run `testbed setup`")
 
 
 def lacking() -> bool:
@@ -323,7 +323,7 @@ def _unreachable() -> MachineError:
         return MachineError(
             f"the Docker engine is there, but this user may not use it ({_SOCKET})", fix=JOIN_GROUP
         )
-    return MachineError("no Docker engine answers", fix="Run `make setup` as root")
+    return MachineError("no Docker engine answers", fix="Run `testbed setup` as root")
 
 
 def _start(before: EngineHost) -> None:

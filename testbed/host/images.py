@@ -15,6 +15,7 @@ import platform
 import re
 import shutil
 import subprocess
+import sys
 import tarfile
 import tempfile
 import tomllib
@@ -26,7 +27,6 @@ from testbed.errors import MachineError
 from testbed.host import docker_engine, packages, paths
 from testbed.host.packages import CommandFailed, answer, log, run, step
 from testbed.host.paths import (
-    BUILD,
     EXACTLY,
     IMAGE,
     ROOT,
@@ -35,11 +35,12 @@ from testbed.host.paths import (
     VENV_PYTHON,
     entries,
     has_gpu,
-    in_checkout,
     install_torch,
     name_of,
     project,
+    shipped,
 )
+from testbed.process import PACKAGE
 
 DEFAULT_MIRROR = "http://deb.debian.org/debian"
 _PULL_SECONDS = 240.0
@@ -62,7 +63,7 @@ class ImageRecipe:
 
 def base_image_recipe() -> ImageRecipe:
     """Read the recipe."""
-    return ImageRecipe(**tomllib.loads(in_checkout("images", "base", "base.toml").read_text()))
+    return ImageRecipe(**tomllib.loads(shipped("images", "base", "base.toml").read_text()))
 
 
 def make(tag: str) -> None:
@@ -89,7 +90,7 @@ def _add_programs(wanted: ImageRecipe, tag: str) -> None:
     """Lay the programs that nodes start over the registry's image."""
     arguments = {"IMAGE": wanted.image, "PROGRAMS": " ".join(wanted.programs)}
     options = [f"--build-arg={name}={value}" for name, value in arguments.items()]
-    dockerfile = in_checkout("images", "base", "Dockerfile").read_bytes()
+    dockerfile = shipped("images", "base", "Dockerfile").read_bytes()
     # The host's network: an engine of ours has no other with a way out.
     command = ["docker", "build", "-q", "--force-rm", "--network", "host", *options, "-t", tag, "-"]
     run(command, data=dockerfile, timeout=_PULL_SECONDS)
@@ -99,7 +100,7 @@ def _debootstrap(wanted: ImageRecipe, tag: str) -> None:
     if os.geteuid() != 0:
         raise MachineError(
             "no image registry answers, and making a base image needs root",
-            fix="Run `sudo make images` once",
+            fix=f"Run `sudo {sys.executable} -m testbed setup images` once",
         )
     packages.install(packages.BASE_IMAGE)
     with tempfile.TemporaryDirectory(prefix="narrows-base-") as root:
@@ -157,14 +158,14 @@ def debian_mirror(sources: str) -> str | None:
     return None
 
 
-WHEELS = BUILD / "wheels"
-_HOST_ONLY = {"adjusttext", "docker", "matplotlib", "protobuf"}
-"""Dependencies that no node imports: for the engine, figures, and traces of other programs."""
+_HOST_ONLY = {"protobuf"}
+"""Dependencies that no node imports: for traces of other programs."""
 
 
 def requirements() -> list[str]:
-    """Return those of the project's dependencies that nodes need."""
-    listed: list[str] = project()["project"]["dependencies"]
+    """Return what nodes need of the project's dependencies: those of links and of training."""
+    described = project()["project"]
+    listed = [*described["dependencies"], *described["optional-dependencies"]["sim"]]
     return [line for line in listed if name_of(line) not in _HOST_ONLY]
 
 
@@ -175,20 +176,21 @@ def made_from(recipe: ImageRecipe) -> str:
 
 
 def fetch(recipe: ImageRecipe) -> Path:
-    """Fill ``build/wheels`` and return it; ``requirements.txt`` for the image is in it."""
-    stamp = paths.Stamp(WHEELS / ".made-from", made_from(recipe))
+    """Fill the cache's ``wheels/`` and return it; ``requirements.txt`` for the image is in it."""
+    wheels = paths.cache("wheels")
+    stamp = paths.Stamp(wheels / ".made-from", made_from(recipe))
     if stamp.fresh():
-        return WHEELS
-    shutil.rmtree(WHEELS, ignore_errors=True)
-    pip = [str(VENV_PYTHON), "-m", "pip", "download", "--dest", str(WHEELS), *_target(recipe)]
+        return wheels
+    shutil.rmtree(wheels, ignore_errors=True)
+    pip = [str(VENV_PYTHON), "-m", "pip", "download", "--dest", str(wheels), *_target(recipe)]
     torch = install_torch(pip)
     run([*pip, "-q", *EXACTLY, "-r", str(IMAGE)])
     # With their hashes: what is installed in the image is compared with them once more.
     listed = [*entries(torch.read_text()), *entries(IMAGE.read_text())]
     kept = [entry for entry in listed if name_of(entry) != "pip"]  # it runs from its archive
-    (WHEELS / "requirements.txt").write_text("\n".join([*kept, ""]))
+    (wheels / "requirements.txt").write_text("\n".join([*kept, ""]))
     stamp.write()
-    return WHEELS
+    return wheels
 
 
 def _target(recipe: ImageRecipe) -> list[str]:
@@ -221,10 +223,10 @@ class Tags:
 
 def tags() -> Tags:
     """Return the names of this checkout's images; reads files, asks nobody."""
-    base = paths.of(in_checkout("images", "base"))
+    base = paths.of(shipped("images", "base"))
     recipe = base_image_recipe()
-    runtime = paths.of(base, made_from(recipe), in_checkout("images", "runtime"))
-    node = paths.of(runtime, in_checkout("testbed"), in_checkout("images", "node"))
+    runtime = paths.of(base, made_from(recipe), shipped("images", "runtime"))
+    node = paths.of(runtime, PACKAGE, shipped("images", "node"))
     return Tags(
         *(
             f"{_PREFIX}{kind}:{digest}"
@@ -243,7 +245,7 @@ def require() -> str:
     docker_engine.require()
     tag = tags().node
     if not exists(tag):
-        raise MachineError(f"the image {tag} has not been made", fix="Run `make images`")
+        raise MachineError(f"the image {tag} has not been made", fix="Run `testbed setup`")
     return tag
 
 
@@ -261,7 +263,7 @@ def ensure() -> str:
         with step("building the runtime image (about two minutes)"):
             _build("runtime", wanted.runtime, {"BASE": wanted.base}, {"wheels": folder})
     with step("building the node image"):
-        package = in_checkout("testbed")
+        package = PACKAGE
         _build("node", wanted.node, {"RUNTIME": wanted.runtime}, {"testbed": package})
     remove_outdated(wanted)
     return wanted.node
@@ -272,7 +274,7 @@ def _build(kind: str, tag: str, arguments: dict[str, str], folders: dict[str, Pa
     options = [f"--build-arg={name}={value}" for name, value in arguments.items()]
     options += [f"--label={_MADE_FROM}={next(iter(arguments.values()))}"]
     options += [f"--label={checkout_label()}"]
-    context = _archive(in_checkout("images", kind, "Dockerfile"), folders)
+    context = _archive(shipped("images", kind, "Dockerfile"), folders)
     try:
         run([*_BUILD, *options, "-t", tag, "-"], data=context)
     finally:

@@ -1,4 +1,4 @@
-"""Parts of a checkout, content hashes, lock files, the virtual environment and compiled kernels.
+"""Files that come with the package, content hashes, lock files, the virtual environment, kernels.
 
 Of PyTorch the first build that pip can satisfy is taken: the CPU build where pip looks anyway, that
 of PyTorch's own index, the CUDA build; with a GPU, the CUDA build first. The version is that of
@@ -19,33 +19,42 @@ from typing import Any
 from testbed.errors import MachineError
 from testbed.host import packages
 from testbed.host.packages import CommandFailed, log, run, step
+from testbed.process import PACKAGE
 
-ROOT = Path(__file__).resolve().parents[2]
-"""The checkout: the folder that holds ``pyproject.toml``, ``images/`` and ``compose/``."""
+IN_CHECKOUT = PACKAGE.with_name("pyproject.toml").is_file()
+"""True where the package is used from a checkout of the project, not installed from a wheel."""
+
+ROOT = PACKAGE.parent if IN_CHECKOUT else PACKAGE / "data"
+"""The checkout; else the folder of the wheel with the same ``images/``, ``compose/``, ``locks/``,
+``scenarios/`` and ``examples/``."""
 
 BUILD = ROOT / "build"
-"""Everything that is made on the way and may be deleted at any time."""
+"""Folder of a checkout with everything that is made on the way and may be deleted at any time."""
 
 VENV = ROOT / ".venv"
-VENV_PYTHON = VENV / "bin" / "python"
+VENV_PYTHON = VENV / "bin" / "python" if IN_CHECKOUT else Path(sys.executable)
 
 
-def in_checkout(*parts: str) -> Path:
-    """A file of the checkout. Raises MachineError where only the installed package is present."""
+def shipped(*parts: str) -> Path:
+    """Return a file or folder that comes with the package. Raises MachineError where it does not,
+    as in the images."""
     path = ROOT.joinpath(*parts)
     if not path.exists():
         raise MachineError(
-            f"{'/'.join(parts)} is not there: the docker fabric needs a checkout of the project",
-            fix="Run from a clone, installed with `make setup`, or use --fabric netns",
+            f"{'/'.join(parts)} is not there: it comes with the package",
+            fix="Install the package again",
         )
     return path
 
 
 def cache(name: str) -> Path:
-    """A folder for what is made once: in the checkout's ``build/``, else the user's own."""
-    beside = (ROOT / "pyproject.toml").exists() and os.access(ROOT, os.W_OK)
-    users = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = (BUILD if beside else users / "narrows") / name
+    """Return a folder, made if need be, for what is made once: in the checkout's ``build/``, else
+    in the user's cache directory."""
+    if IN_CHECKOUT and os.access(ROOT, os.W_OK):
+        folder = BUILD / name
+    else:
+        users = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        folder = Path(users) / "narrows" / name
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
@@ -65,9 +74,15 @@ def of(*parts: str | bytes | Path) -> str:
 
 
 def files(folder: Path) -> list[Path]:
-    """The files below ``folder``, in a fixed order; compiled Python is left out."""
+    """Return the files below ``folder``, in a fixed order. Compiled Python is left out, and of the
+    package what a wheel has besides its code: images are the same from a wheel and a checkout."""
     paths = (path for path in folder.rglob("*") if path.is_file())
-    return sorted(path for path in paths if not any(mark in str(path) for mark in _IGNORED))
+    beside = PACKAGE / "data" if folder == PACKAGE else None
+    return sorted(
+        path
+        for path in paths
+        if not any(mark in str(path) for mark in _IGNORED) and beside not in path.parents
+    )
 
 
 def _chunks(part: str | bytes | Path) -> Iterable[bytes]:
@@ -162,7 +177,7 @@ def install_torch(pip: list[str]) -> Path:
 
 
 def project() -> dict[str, Any]:
-    """``pyproject.toml``, read."""
+    """Read ``pyproject.toml`` of the checkout."""
     return tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
@@ -175,8 +190,9 @@ def stamp() -> Stamp:
 
 
 def current() -> bool:
-    """Return whether the environment is there and was made from what the checkout says now."""
-    return VENV_PYTHON.exists() and stamp().fresh()
+    """Return whether the environment is there and was made from what the checkout says now. Of an
+    installed package it is the one that this runs in."""
+    return not IN_CHECKOUT or (VENV_PYTHON.exists() and stamp().fresh())
 
 
 def ensure() -> None:
@@ -198,13 +214,15 @@ def ensure() -> None:
     stamp().write()
 
 
-_SOURCES = ROOT / "testbed" / "compress" / "kernels"
+_SOURCES = PACKAGE / "compress" / "kernels"
 
 
 def kernels_stamp() -> Stamp:
     """Return the stamp of what the kernels are compiled from: the loops, and the environment."""
-    made_from = of(stamp().content, *sorted(_SOURCES.glob("*.py")))
-    return Stamp(VENV / ".kernels-compiled-from", made_from)
+    environment = stamp().content if IN_CHECKOUT else f"{sys.prefix} {sys.version}"
+    made_from = of(environment, *sorted(_SOURCES.glob("*.py")))
+    folder = VENV if IN_CHECKOUT else cache("kernels")
+    return Stamp(folder / ".kernels-compiled-from", made_from)
 
 
 def ensure_kernels() -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import testbed
+from testbed.process import PACKAGE
 from testbed.records.events import SCHEMA
 
 _PACKAGES = (
@@ -74,7 +75,7 @@ def versions() -> Mapping[str, str | None]:
 @cache
 def _own_commit() -> dict[str, Any] | None:
     """The commit of the code that this process runs, asked once."""
-    return commit(Path(testbed.__file__).parent.parent)
+    return commit(PACKAGE.parent)
 
 
 def commit(root: Path) -> dict[str, Any] | None:

@@ -30,6 +30,7 @@ import orjson
 from numpy.typing import NDArray
 
 from testbed.errors import InputError, NarrowsError
+from testbed.process import PACKAGE
 from testbed.records.stored import Files, Stored, stored
 from testbed.user_files import PinnedFolder, data_of
 
@@ -382,7 +383,7 @@ def _utc() -> str:
     return datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
 
 
-_ROOT, _OURS = Path(__file__).parents[2], ("testbed", "analysis")
+_ROOT, _OURS = PACKAGE.parent, ("testbed", "analysis")
 """Where our code is: its packages, and the folder that has them."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _LONGEST = 200

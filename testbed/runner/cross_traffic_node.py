@@ -337,7 +337,7 @@ def missing() -> MachineError:
     """Return the error where there is no iperf3."""
     return MachineError(
         "cross traffic needs iperf3, which is not installed",
-        fix="Install it: `apt-get install iperf3`, or run `make setup`",
+        fix="Install it: `apt-get install iperf3`, or run `testbed setup`",
     )
 
 

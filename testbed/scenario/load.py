@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from importlib.resources import files
 from io import StringIO
 from math import fmod
 from pathlib import Path
@@ -233,7 +234,7 @@ def dump(scenario: Scenario) -> str:
     return stream.getvalue()
 
 
-PATH = Path(__file__).with_name("schema.json")
+PATH = Path(str(files("testbed.scenario"))) / "schema.json"
 
 
 def document() -> dict[str, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -85,7 +86,7 @@ class Profile:
 
 MAX_BYTES = 4 * 2**20
 """Larger files are refused."""
-SHIPPED = Path(__file__).with_name("profiles")
+SHIPPED = Path(str(files("testbed.scenario"))) / "profiles"
 _DIGITS = 6
 """Significant digits of every time that is written; more would only be noise."""
 

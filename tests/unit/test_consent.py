@@ -60,7 +60,7 @@ def test_nothing_is_done_without_a_yes(told: Path, answer: str) -> None:
     code, said = setup(told, answer=answer)
     assert code == 3 and not told.exists()
     assert "installs with apt-get:" in said and "docker-compose" in said
-    assert "starts" in said and "make setup-stop" in said
+    assert "starts" in said and "testbed setup stop" in said
     assert "nothing was installed or started" in said and "--fabric netns" in said
 
 

@@ -84,7 +84,11 @@ def test_fix_that_fails_says_why() -> None:
 def test_missing_libraries_are_a_sentence() -> None:
     command = [sys.executable, "-S", "-m", "testbed", "doctor"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 3 and "is not installed. Run `make setup`" in done.stderr
+    assert (
+        done.returncode == 3
+        and "is not installed. Run `pip install narrows`, or in a checkout `make setup`"
+        in done.stderr
+    )
     assert "Traceback" not in done.stderr
 
 

@@ -103,9 +103,10 @@ def test_every_remedy_is_the_one_of_its_check() -> None:
     """What ``--fix`` would do about each; nothing else is touched."""
     remedies = {check.name: check.mend for check in CHECKS if check.mend is not None}
     assert set(remedies) == {
-        "environment", "docker engine", "docker compose", "images", "guest kernel", "iperf3",
+        "environment", "extras", "docker engine", "docker compose", "images", "guest kernel",
+        "iperf3",
     }  # fmt: skip
-    assert remedies["environment"] is paths.ensure
+    assert remedies["environment"] is remedies["extras"] is paths.ensure
     assert remedies["docker engine"] is remedies["docker compose"] is docker_engine.ensure
     assert remedies["images"] is images.ensure
     assert guest.GUEST, "the guest kernel's packages have names"

@@ -92,7 +92,7 @@ def test_a_disk_that_is_made_is_found_without_an_engine(
     monkeypatch.setattr(images, "tags", lambda: images.Tags("n/base:1", "n/runtime:2", "n/node:3f"))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(MachineError, match=r"making it needs root.*sudo make guest"):
+    with pytest.raises(MachineError, match=r"making it needs root.*testbed setup guest"):
         docker_engine.ensure()
     (tmp_path / "guest").mkdir()
     (tmp_path / "guest" / "docker-0.ext4").touch()  # another version's

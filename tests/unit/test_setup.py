@@ -150,10 +150,7 @@ def test_kernels_are_compiled_once_for_each_state(
 def test_code_changes_only_the_node_image(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     before = images.tags()
     (tmp_path / "module.py").write_text("changed = True")
-    original = images.in_checkout
-    monkeypatch.setattr(
-        images, "in_checkout", lambda *p: tmp_path if p == ("testbed",) else original(*p)
-    )
+    monkeypatch.setattr(images, "PACKAGE", tmp_path)
     after = images.tags()
     assert (before.base, before.runtime) == (after.base, after.runtime)
     assert before.node != after.node
@@ -162,7 +159,7 @@ def test_code_changes_only_the_node_image(monkeypatch: pytest.MonkeyPatch, tmp_p
 def test_missing_image_says_how_to_make_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(images.docker_engine, "require", lambda: None)
     monkeypatch.setattr(images, "exists", lambda *_: False)
-    with pytest.raises(MachineError, match="make images"):
+    with pytest.raises(MachineError, match="testbed setup"):
         images.require()
 
 
@@ -237,7 +234,9 @@ def test_torch_falls_through_to_the_source_that_has_it(
 
 def test_locks_name_everything_that_is_wanted_with_hashes() -> None:
     described = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    extras = described["project"]["optional-dependencies"]
     listed = [*described["project"]["dependencies"], *described["dependency-groups"]["dev"]]
+    listed += [line for extra in ("sim", "docker", "report") for line in extras[extra]]
     torch = paths.entries(paths.TORCH_GPU.read_text())
     for path, lines in (
         (paths.PACKAGES, [*listed, *described["build-system"]["requires"]]),
@@ -281,8 +280,10 @@ def test_pip_takes_no_file_whose_hash_is_not_in_a_lock(tmp_path: Path) -> None:
 
 
 def test_nodes_get_every_dependency_but_the_hosts() -> None:
-    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    left_out = set(listed) - set(images.requirements())
+    described = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = described["optional-dependencies"]
+    listed = {*described["dependencies"], *extras["sim"], *extras["docker"], *extras["report"]}
+    left_out = listed - set(images.requirements())
     assert {line.split(">")[0] for line in left_out} == {
         "adjusttext", "docker", "matplotlib", "protobuf",
     }  # fmt: skip

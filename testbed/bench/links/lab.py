@@ -224,7 +224,7 @@ def iperf3(
     MachineError where it is not installed."""
     program = shutil.which("iperf3")
     if program is None:
-        raise MachineError("iperf3 is not installed", fix="Run `make setup`, or install iperf3.")
+        raise MachineError("iperf3 is not installed", fix="Run `testbed setup`, or install iperf3.")
     return subprocess.Popen(
         command_in(netns, os.getpid(), [program, *arguments]),
         stdin=subprocess.DEVNULL,

@@ -29,11 +29,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from importlib import import_module
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
 
-_SOURCES = Path(__file__).parent
+_SOURCES = Path(str(files("testbed.compress.kernels")))
 _UNFINISHED = "unfinished-"
 
 

@@ -152,7 +152,7 @@ def connect() -> Any:
         return docker.from_env(version="auto")
     except (docker.errors.DockerException, RequestException):
         docker_engine.require()
-        raise MachineError("the Docker engine does not answer", fix="Run `make setup`") from None
+        raise MachineError("the Docker engine does not answer", fix="Run `testbed setup`") from None
 
 
 def subnets_in_use(client: Any) -> list[IPv4Network]:
@@ -225,7 +225,7 @@ class Compose:
     def _call(self, *arguments: str) -> str:
         program = docker_engine.compose_command()
         if program is None:
-            raise MachineError("Docker Compose is missing", fix="Run `make setup`")
+            raise MachineError("Docker Compose is missing", fix="Run `testbed setup`")
         # The project's folder is where Compose looks for `.env`.
         which = ["--project-name", self.project, "--project-directory", "/", "--file", "-"]
         environment = {"NARROWS_TOKEN": self._token, "COMPOSE_IGNORE_ORPHANS": "true"}

@@ -44,7 +44,7 @@ from testbed.fabric.netns import install, plan_core, plan_racks, run_alias, run_
 from testbed.host import images
 from testbed.host.checks import free_subnets, routed
 from testbed.host.packages import answer
-from testbed.host.paths import in_checkout
+from testbed.host.paths import shipped
 from testbed.journal import KEPT, Journal, start_time
 from testbed.process import unescaped
 from testbed.topology import Cable, NodePlacement, NodeSpec, RackSpec
@@ -327,7 +327,7 @@ class DockerFabric:
             self.objects.save_logs(self.folder.folder("log"), staffed)
 
     def _make(self, specs: list[NodeSpec]) -> ComposePlan:
-        templates = load_templates(in_checkout("compose"))
+        templates = load_templates(shipped("compose"))
         start = zlib.crc32(self.context.id.encode())
         for attempt in range(_ATTEMPTS):
             taken = [*routed(), *subnets_in_use(self.objects.client)]

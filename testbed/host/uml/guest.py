@@ -80,7 +80,7 @@ def _usable(folder: Path, needed: int) -> bool:
     return state.f_bavail * state.f_frsize >= needed and not state.f_flag & os.ST_NOEXEC
 
 
-_SOURCE = Path(__file__).with_name("xstate.c")
+_SOURCE = PACKAGE / "host" / "uml" / "xstate.c"
 _CPU = Path("/proc/cpuinfo")
 _LARGER = {"amx_tile", "apx"}
 """Features whose registers User-mode Linux has no room for."""
@@ -137,7 +137,7 @@ GUEST = (
     Need("C compiler (this processor is newer than User-mode Linux)", _compiler, ("gcc",)),
     Need("C headers", _compiler, ("libc6-dev",)),
 )
-"""Packages that ``make setup`` installs."""
+"""Packages that ``testbed setup`` installs."""
 
 
 def require() -> Kernel:
@@ -149,7 +149,7 @@ def require() -> Kernel:
         wanted = " ".join(dict.fromkeys(need.packages[0] for need in lacking))
         raise MachineError(
             f"the guest kernel needs what is not installed: {names}",
-            fix=f"Run `make setup` as root, or: apt-get install {wanted}",
+            fix=f"Run `testbed setup` as root, or: apt-get install {wanted}",
         )
     return kernel
 
@@ -157,7 +157,7 @@ def require() -> Kernel:
 CONSOLE = "console"
 """File in the shared folder with what the kernel and the programs before the command write."""
 
-_INIT = Path(__file__).with_name("init.sh")
+_INIT = PACKAGE / "host" / "uml" / "init.sh"
 _FIXED = (
     "root=/dev/root",
     "rootfstype=hostfs",
