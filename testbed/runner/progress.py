@@ -1,17 +1,18 @@
-"""How many of a comparison's runs are over and how long the rest will take: a live panel on a
-terminal, a plain line now and then elsewhere.
+"""How many of a comparison's runs are over and how long the rest will take: on a terminal a live
+panel with sparklines of rate, k and delay, elsewhere a plain line now and then.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
@@ -75,6 +76,23 @@ def duration(seconds: float) -> str:
 
 
 LINE_EVERY_S = 5.0
+SPARK_WIDTH = 48
+"""Characters of a sparkline: with its name and scale it fits 80 columns."""
+RATE_EVERY_S = 0.5
+"""Seconds of wall time between two values of a rate's sparkline; k and delay have one a step."""
+_LEVELS, _PLAIN_LEVELS = "▁▂▃▄▅▆▇█", "_.-~=+*#"
+
+
+def sparkline(values: Iterable[float], levels: str = _LEVELS) -> str:
+    """Draw ``values`` (not negative) as a character each, from 0 to the largest of them."""
+    numbers = list(values)
+    most = max(numbers, default=0.0) or 1.0
+    top = len(levels) - 1
+    return "".join(levels[round(top * value / most)] for value in numbers)
+
+
+def _history() -> deque[float]:
+    return deque(maxlen=SPARK_WIDTH)
 
 
 @dataclass
@@ -94,6 +112,34 @@ class _Trial:
     rate_bits: float | None = None
     whole: Remaining | None = None
     """The time left for the whole comparison."""
+    rates_bits: deque[float] = field(default_factory=_history)
+    densities: deque[float] = field(default_factory=_history)
+    """Mean over workers, a value for each step."""
+    delays_s: deque[float] = field(default_factory=_history)
+    """Longest of any worker, a value for each step."""
+    rate_at_s: float = float("-inf")
+    """When the latest of ``rates_bits`` was measured, in the time of link records."""
+    workers: int = 0
+    """Workers that have finished the latest step."""
+
+    def finish_step(self, step: int, density: float, delay_s: float) -> None:
+        """Take in a worker's step; steps before the latest are passed over."""
+        self.density, self.delay_s = density, delay_s
+        if step > self.step:
+            self.step, self.workers = step, 1
+            self.densities.append(density)
+            self.delays_s.append(delay_s)
+        elif step == self.step and self.workers:
+            self.workers += 1
+            self.densities[-1] += (density - self.densities[-1]) / self.workers
+            self.delays_s[-1] = max(self.delays_s[-1], delay_s)
+
+    def measure_rate(self, rate_bits: float, at_s: float) -> None:
+        """Take in the requested rate of the watched link, in bit/s of model time."""
+        self.rate_bits = rate_bits
+        if at_s - self.rate_at_s >= RATE_EVERY_S:
+            self.rates_bits.append(rate_bits)
+            self.rate_at_s = at_s
 
 
 class Progress:
@@ -132,8 +178,8 @@ class Progress:
             return
         if event["kind"] == "step":
             trial.began = trial.began or time.monotonic()
-            trial.step = max(trial.step, event["step"])
-            trial.density, trial.delay_s = event["density"], event["delay_s"] / self._dilation
+            delay_s = event["delay_s"] / self._dilation
+            trial.finish_step(event["step"], event["density"], delay_s)
         elif event["kind"] == "evaluation":
             trial.accuracy = event["accuracy"]
         self._show(trial)
@@ -147,7 +193,8 @@ class Progress:
             and sample["direction"] == "down"
         ):
             wall_s = max(sample["to_s"] - sample["from_s"], 1e-9)
-            self._trial.rate_bits = sample["asked_bits"] / wall_s * self._dilation
+            rate_bits = sample["asked_bits"] / wall_s * self._dilation
+            self._trial.measure_rate(rate_bits, sample["to_s"])
 
     def end(self) -> None:
         """Nothing more is running."""
@@ -158,7 +205,8 @@ class Progress:
 
     def _show(self, trial: _Trial) -> None:
         if self._live is not None:
-            self._live.update(_panel(trial))
+            utf8 = self._console.encoding.lower().startswith("utf")
+            self._live.update(_panel(trial, _LEVELS if utf8 else _PLAIN_LEVELS))
         elif time.monotonic() - self._spoke >= LINE_EVERY_S:
             self._spoke = time.monotonic()
             self.say("  ".join(f"{name} {value}" for name, value in _facts(trial).items()))
@@ -182,10 +230,20 @@ def _facts(trial: _Trial) -> dict[str, str]:
     return facts
 
 
-def _panel(trial: _Trial) -> Table:
+def _panel(trial: _Trial, levels: str = _LEVELS) -> Group:
     facts = _facts(trial)
     table = Table(title=f"run {facts.pop('run')}", title_justify="left")
     for name in facts:
         table.add_column(name, justify="right", min_width=10)
     table.add_row(*facts.values())
-    return table
+    lines = Table.grid(padding=(0, 2))
+    rows: list[tuple[str, deque[float], Callable[[float], str]]] = [
+        ("link", trial.rates_bits, lambda bits: f"{bits / 1e6:.1f} Mbit/s"),
+        ("k", trial.densities, lambda density: f"{density:.4g}"),
+        ("delay", trial.delays_s, lambda seconds: f"{seconds * 1e3:.0f} ms"),
+    ]
+    for name, values, words in rows:
+        if values:
+            drawn = sparkline(values, levels).ljust(SPARK_WIDTH)
+            lines.add_row(name, drawn, f"0 to {words(max(values))}")
+    return Group(table, lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import socket
 import threading
@@ -12,13 +13,14 @@ from pathlib import Path
 
 import pytest
 from loopback import own_place
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from synthetic_run import Recipe, make_run
 
 from testbed.errors import MachineError
 from testbed.records import exporter as module
-from testbed.records.exporter import Exporter
+from testbed.records import metrics
+from testbed.records.exporter import Exporter, SessionExporter
 from testbed.records.run_directory import read_events, read_jsonl
 
 LABELS = {"run": "r1", "scenario": "demo", "algorithm": "none", "role": "worker"}
@@ -39,11 +41,11 @@ def fed(run: Path, node: str) -> Exporter:
     return exporter
 
 
-def text_of(exporter: Exporter) -> str:
+def text_of(exporter: Exporter | SessionExporter) -> str:
     return generate_latest(exporter.registry).decode()
 
 
-def values(exporter: Exporter, name: str, **labels: str) -> list[float]:
+def values(exporter: Exporter | SessionExporter, name: str, **labels: str) -> list[float]:
     return [
         sample.value
         for family in text_string_to_metric_families(text_of(exporter))
@@ -53,50 +55,110 @@ def values(exporter: Exporter, name: str, **labels: str) -> list[float]:
 
 
 def test_names_and_labels_are_frozen() -> None:
-    assert [family.name for family in Exporter({}).registry.collect()] == [
-        "testbed_phase_seconds", "testbed_communication_delay_seconds", "testbed_frame_bytes",
-        "testbed_steps", "testbed_density_ratio", "testbed_accuracy_ratio",
+    assert [row.name for row in metrics.of("node")] == [
+        "testbed_phase_seconds", "testbed_communication_delay_seconds", "testbed_frame_bytes_total",
+        "testbed_steps_total", "testbed_density_ratio", "testbed_accuracy_ratio",
         "testbed_link_rate_bytes_per_second", "testbed_build_info",
     ]  # fmt: skip
-    assert (module.BYTES, module.STEPS) == ("testbed_frame_bytes_total", "testbed_steps_total")
-    assert module.LABELS == ("run", "scenario", "algorithm", "role", "node")
-    assert (module.BUCKETS[0], module.BUCKETS[-1]) == (0.001, 100.0)
+    assert [row.name for row in metrics.of("session")] == [
+        "testbed_verdict_so_far", "testbed_check_state", "testbed_host_waiting_processes",
+        "testbed_host_cpu_pressure_ratio", "testbed_link_backlog_bytes", "testbed_link_changes_total",
+        "testbed_event_timestamp_seconds",
+    ]  # fmt: skip
+    assert tuple(metrics.LABELS) == ("run", "scenario", "algorithm", "role", "node")
+    assert (metrics.BUCKETS[0], metrics.BUCKETS[-1]) == (0.001, 100.0)
+
+
+def test_the_page_is_generated_from_the_table() -> None:
+    page = Path(__file__).parents[2] / "docs/reference/metrics.md"
+    assert page.read_text() == metrics.page(), "python -m testbed.records.metrics > " + str(page)
+
+
+def test_the_client_has_no_native_histograms_as_the_page_says() -> None:
+    options = inspect.signature(Histogram.__init__).parameters
+    assert not [name for name in options if "native" in name or "schema" in name]
+
+
+def change(at_s: float, rate: int, line: dict[str, float] | None = None) -> dict[str, object]:
+    return {"kind": "change", "link": "server", "direction": "up", "due_s": at_s, "applied_s": at_s,
+            "rate_bits": rate, "queue_bytes": 1, "impairments": line}  # fmt: skip
+
+
+def test_the_session_shows_events_of_links_and_nodes() -> None:
+    exporter = SessionExporter({})
+    exporter.begin({"run": "r1"})
+    for record in (change(1.0, 5), change(2.0, 0), change(3.0, 5), change(4.0, 5, {"delay": 1.0})):
+        exporter.record(record, 1000.0)
+    exporter.record(
+        {"kind": "node", "node": "worker-1", "action": "pause", "applied_s": 6.0}, 1000.0
+    )
+    events = {
+        (sample.labels["event"], sample.labels["on"]): sample.value
+        for family in text_string_to_metric_families(generate_latest(exporter.registry).decode())
+        for sample in family.samples
+        if sample.name == metrics.EVENT
+    }
+    end = "server up"
+    assert events == {("rate", end): 1001.0, ("outage", end): 1002.0, ("service", end): 1003.0,
+                      ("line", end): 1004.0, ("pause", "worker-1"): 1006.0}  # fmt: skip
+    assert {event for event, _ in events} <= set(metrics.EVENTS)
+    assert values(exporter, metrics.LINK_CHANGES, link="server", role="session") == [4]
+
+
+def test_the_session_shows_the_worst_state_queues_and_the_processors() -> None:
+    exporter = SessionExporter({})
+    exporter.begin({"run": "r1"})
+    exporter.judged({"read_back": "valid", "overrun_share": "degraded"})
+    assert values(exporter, metrics.VERDICT) == [1]
+    assert values(exporter, metrics.CHECK, check="overrun_share") == [1]
+    exporter.record({"kind": "host", "pressure": 0.25}, 0.0)
+    exporter.record({"kind": "host", "pressure": None}, 0.0)
+    exporter.record(
+        {"kind": "sample", "link": "server", "direction": "down", "backlog_bytes": 7}, 0.0
+    )
+    assert values(exporter, metrics.PRESSURE) == [0.25]
+    assert values(exporter, metrics.BACKLOG, link="server", direction="down") == [7]
+    assert values(exporter, metrics.WAITING)[0] >= 0
+    exporter.begin({"run": "r2"})
+    assert values(exporter, metrics.VERDICT) == values(exporter, metrics.BACKLOG) == []
 
 
 def test_a_worker_shows_its_steps(run: Path) -> None:
     exporter = fed(run, "worker-0")
     steps = [s for s in read_events(run)["step"] if s["node"] == "worker-0"]
-    assert values(exporter, module.STEPS, run="r1", node="worker-0") == [3]
+    assert values(exporter, metrics.STEPS, run="r1", node="worker-0") == [3]
     for direction in ("up", "down"):
         total = sum(step[f"bytes_{direction}"] for step in steps)
-        assert values(exporter, module.BYTES, direction=direction) == [total]
-    assert values(exporter, module.DELAY + "_sum") == [
+        assert values(exporter, metrics.BYTES, direction=direction) == [total]
+    assert values(exporter, metrics.DELAY + "_sum") == [
         pytest.approx(sum(s["delay_s"] for s in steps))
     ]
-    assert values(exporter, module.PHASE + "_sum", phase="apply") == [pytest.approx(0.006)]
-    assert values(exporter, module.DENSITY) == [1.0]
-    assert values(exporter, module.ACCURACY, data="train") == [pytest.approx(steps[-1]["accuracy"])]
+    assert values(exporter, metrics.PHASE + "_sum", phase="apply") == [pytest.approx(0.006)]
+    assert values(exporter, metrics.DENSITY) == [1.0]
+    assert values(exporter, metrics.ACCURACY, data="train") == [
+        pytest.approx(steps[-1]["accuracy"])
+    ]
 
 
 def test_a_server_shows_rounds_and_its_links(run: Path) -> None:
     exporter = fed(run, "server")
-    assert values(exporter, module.STEPS) == [3]
-    assert values(exporter, module.BYTES, direction="down") == [3 * 4 * 600_048]
+    assert values(exporter, metrics.STEPS) == [3]
+    assert values(exporter, metrics.BYTES, direction="down") == [3 * 4 * 600_048]
     for line in read_jsonl(run / "links.jsonl"):
         if line["link"] == "server":
             exporter.link(line)
-    assert len(values(exporter, module.LINK_RATE, source="delivered")) == 2
+    assert len(values(exporter, metrics.LINK_RATE, source="delivered")) == 2
     exporter.link({"kind": "sample", "direction": "up", "from_s": 1.0, "to_s": 1.5, "asked_bits": 8e6,
                    "delivered_bits": 4e6})  # fmt: skip
-    assert values(exporter, module.LINK_RATE, direction="up", source="asked") == [2e6]
-    assert values(exporter, module.LINK_RATE, direction="up", source="delivered") == [1e6]
+    assert values(exporter, metrics.LINK_RATE, direction="up", source="asked") == [2e6]
+    assert values(exporter, metrics.LINK_RATE, direction="up", source="delivered") == [1e6]
 
 
 def test_a_new_run_starts_from_nothing(run: Path) -> None:
     exporter = fed(run, "worker-0")
     exporter.begin({**LABELS, "run": "r2"})
-    assert values(exporter, module.STEPS) == []
-    assert values(exporter, module.BUILD, run="r2") == [1]
+    assert values(exporter, metrics.STEPS) == []
+    assert values(exporter, metrics.BUILD, run="r2") == [1]
     assert "r1" not in text_of(exporter)
 
 
@@ -105,9 +167,9 @@ def test_a_new_run_shows_no_rates_of_the_last_ones_links() -> None:
     exporter.begin(LABELS)
     exporter.link({"kind": "sample", "direction": "up", "from_s": 0.0, "to_s": 0.5, "asked_bits": 8e6,
                    "delivered_bits": 4e6})  # fmt: skip
-    assert len(values(exporter, module.LINK_RATE, run="r1")) == 2
+    assert len(values(exporter, metrics.LINK_RATE, run="r1")) == 2
     exporter.begin({**LABELS, "run": "r2"})
-    assert values(exporter, module.LINK_RATE) == []
+    assert values(exporter, metrics.LINK_RATE) == []
 
 
 def test_two_exporters_do_not_meet_and_labels_are_bounded() -> None:
@@ -127,8 +189,9 @@ def test_it_answers_scrapes_until_it_is_stopped(run: Path) -> None:
             Exporter({}).serve(address, port)
     finally:
         stop()
-    for family in exporter.registry.collect():
-        assert family.name in text
+    for name in (row.name for row in metrics.of("node")):
+        if name != metrics.LINK_RATE:
+            assert name.removesuffix("_total") in text
     again = exporter.serve(address, port)
     again()
 
@@ -154,4 +217,4 @@ def test_strangers_that_say_nothing_are_few_and_not_for_long(
         with socket.create_connection(place, 10.0) as late:
             assert late.recv(1) == b""
         with urllib.request.urlopen("http://{}:{}/metrics".format(*place), timeout=10) as answer:
-            assert module.BUILD in answer.read().decode()
+            assert metrics.BUILD in answer.read().decode()
