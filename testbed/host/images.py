@@ -29,10 +29,10 @@ from testbed.host.paths import (
     BUILD,
     EXACTLY,
     IMAGE,
+    MODULE,
     ROOT,
     TORCH_CPU,
     TORCH_GPU,
-    VENV_PYTHON,
     entries,
     has_gpu,
     in_checkout,
@@ -180,7 +180,7 @@ def fetch(recipe: ImageRecipe) -> Path:
     if stamp.fresh():
         return WHEELS
     shutil.rmtree(WHEELS, ignore_errors=True)
-    pip = [str(VENV_PYTHON), "-m", "pip", "download", "--dest", str(WHEELS), *_target(recipe)]
+    pip = [*MODULE, "pip", "download", "--dest", str(WHEELS), *_target(recipe)]
     torch = install_torch(pip)
     run([*pip, "-q", *EXACTLY, "-r", str(IMAGE)])
     # With their hashes: what is installed in the image is compared with them once more.
