@@ -29,10 +29,10 @@ from testbed.host.packages import CommandFailed, answer, log, run, step
 from testbed.host.paths import (
     EXACTLY,
     IMAGE,
+    MODULE,
     ROOT,
     TORCH_CPU,
     TORCH_GPU,
-    VENV_PYTHON,
     entries,
     has_gpu,
     install_torch,
@@ -182,7 +182,7 @@ def fetch(recipe: ImageRecipe) -> Path:
     if stamp.fresh():
         return wheels
     shutil.rmtree(wheels, ignore_errors=True)
-    pip = [str(VENV_PYTHON), "-m", "pip", "download", "--dest", str(wheels), *_target(recipe)]
+    pip = [*MODULE, "pip", "download", "--dest", str(wheels), *_target(recipe)]
     torch = install_torch(pip)
     run([*pip, "-q", *EXACTLY, "-r", str(IMAGE)])
     # With their hashes: what is installed in the image is compared with them once more.

@@ -33,6 +33,9 @@ BUILD = ROOT / "build"
 
 VENV = ROOT / ".venv"
 VENV_PYTHON = VENV / "bin" / "python" if IN_CHECKOUT else Path(sys.executable)
+MODULE = (str(VENV_PYTHON), "-P", "-m")
+"""The beginning of a command that runs a module of the environment, taking nothing from the working
+directory: root may call `testbed doctor --fix` in a folder of somebody else's."""
 
 
 def shipped(*parts: str) -> Path:
@@ -202,11 +205,11 @@ def ensure() -> None:
     packages.install(packages.PYTHON)
     if not VENV_PYTHON.exists():
         with step("creating .venv"):
-            run([sys.executable, "-m", "venv", str(VENV)])
+            run([sys.executable, "-P", "-m", "venv", str(VENV)])
     with step("installing PyTorch into .venv"):
-        install_torch([str(VENV_PYTHON), "-m", "pip", "install"])
+        install_torch([*MODULE, "pip", "install"])
     with step("installing narrows and its tools into .venv"):
-        pip = [str(VENV_PYTHON), "-m", "pip", "install", "-q"]
+        pip = [*MODULE, "pip", "install", "-q"]
         run([*pip, *EXACTLY, "-r", str(PACKAGES)])
         # What builds it was among them: an environment of pip's own for that would take whatever
         # there is.
@@ -231,5 +234,5 @@ def ensure_kernels() -> None:
     if compiled.fresh():
         return
     with step("compiling kernels"):
-        run([str(VENV_PYTHON), "-m", "testbed.compress.kernels.compilation"])
+        run([*MODULE, "testbed.compress.kernels.compilation"])
     compiled.write()

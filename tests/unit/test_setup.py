@@ -279,6 +279,51 @@ def test_pip_takes_no_file_whose_hash_is_not_in_a_lock(tmp_path: Path) -> None:
         assert target.exists() and bool(list(target.iterdir())) == taken
 
 
+def test_setup_takes_no_module_from_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root may call `testbed doctor --fix` in a folder of somebody else's."""
+    commands: list[list[str]] = []
+
+    def note(command: list[str], **_: object) -> str:
+        commands.append(list(command))
+        return ""
+
+    def fetch_torch(pip: list[str]) -> Path:
+        wheels.mkdir()
+        note(pip)
+        return paths.IMAGE
+
+    wheels = tmp_path / "wheels"
+    for module in (paths, images):
+        monkeypatch.setattr(module, "run", note)
+    monkeypatch.setattr(paths, "VENV_PYTHON", tmp_path / "none")
+    monkeypatch.setattr(paths, "current", lambda: False)
+    monkeypatch.setattr(paths.packages, "install", lambda _: None)
+    monkeypatch.setattr(paths.Stamp, "fresh", lambda _: False)
+    monkeypatch.setattr(paths.Stamp, "write", lambda _: None)
+    monkeypatch.setattr(images, "WHEELS", wheels)
+    monkeypatch.setattr(images, "install_torch", fetch_torch)
+    paths.ensure()
+    paths.ensure_kernels()
+    images.fetch(base_image_recipe())
+    assert len(commands) == 7
+    assert {tuple(command[1:3]) for command in commands} == {("-P", "-m")}
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for name in ("pip", "json"):
+        (folder / f"{name}.py").write_text("raise SystemExit('planted')")
+    for command in (commands[0][1:3], ["-m"]):
+        done = subprocess.run(
+            [sys.executable, *command, "pip", "--version"],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ("planted" in done.stderr) == (command == ["-m"]), "the working directory counts"
+
+
 def test_nodes_get_every_dependency_but_the_hosts() -> None:
     described = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = described["optional-dependencies"]
