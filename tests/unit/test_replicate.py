@@ -37,6 +37,7 @@ group = "a"
 scenario = "scenario.yaml"
 algorithms = ["radix-0.1"]
 seeds = "3"
+remove = ["train.pace"]
 change = {train = {batch = 4}}
 """
 
@@ -96,6 +97,7 @@ def test_a_change_is_laid_over_the_scenario(paper: Path, tmp_path: Path) -> None
     tasks = {part.name: task for part, task in asked.tasks()}
     changed, plain = (load(tasks[name].source).scenario.train for name in ("b", "a"))
     assert (changed.batch, plain.batch, changed.model) == (4, 8, "mlp")
+    assert changed.pace is None and plain.pace is not None
     assert (changed.stop.epochs, changed.data) == (2, str(tmp_path))
     assert tasks["b"].seed == 7
     assert not asked.whole
