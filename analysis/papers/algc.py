@@ -28,7 +28,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
-from analysis.papers import Row, Runs, above, page, written
+from analysis.papers import Claim, Results, Row, Runs, Sections, above, factor, judge, page, written
 from analysis.statistics import Interval, interval, ratio
 from analysis.style import PAGE_IN, Rows, heading, look, new_figure, rows_of_bars, save
 
@@ -249,6 +249,33 @@ def measures(runs: Runs) -> dict[str, Values]:
     return dict(by_measure)
 
 
+def sections(results: Results) -> Sections:
+    """Marked parts of the page, of the runs of its plan."""
+    runs = results.runs("factorial")
+    values = measures(runs)
+    by_measure = {name: effects(FACTORS, values[name]) for name in MEASURES}
+    seeds = by_measure[MEASURES[0]][0].seeds
+    return {
+        "claims": page(judge(list(_claims(runs)))),
+        "effects": f"{effects_table(by_measure)}\n\n*{seeds} seeds with all eight.*",
+        "last": alone_and_last(values[MEASURES[0]]),
+        "algorithms": algorithms_table(runs),
+    }
+
+
+def _claims(runs: Runs) -> Iterator[Claim]:
+    for name in (name for name in ("none", *FIXED) if name in runs.names()):
+        logs = tuple(runs.faster("algc", name, ACCURACY))
+        text = f"ALGC is sooner at {ACCURACY:.0%} than {name}"
+        yield Claim(text, "shortest time", logs, factor)
+    values = measures(runs)[MEASURES[0]]
+    for name in FACTORS:
+        rest = frozenset(FACTORS) - {name}
+        with_it, without = values[rest | {name}], values[rest]
+        logs = tuple(log(without[s] / with_it[s]) for s in sorted(set(with_it) & set(without)))
+        yield Claim(f"{name} saves time on top of the other two", "yes", logs, factor)
+
+
 def rows(runs: Runs) -> Iterator[Row]:
     """Claims, in the order of the page."""
     names = runs.names()
@@ -278,10 +305,10 @@ def alone_and_last(values: Values) -> str:
     """Return, in Markdown, the factor by which each part multiplies the time where all others are
     off, and where all are on."""
     lines = ["| part | alone | on top of the others |", "| --- | --- | --- |"]
-    for factor in FACTORS:
-        ratios = conditional(FACTORS, factor, values)
-        alone, last = ratios[frozenset()], ratios[frozenset(FACTORS) - {factor}]
-        lines.append(f"| {factor} | {_marked(alone)} | {_marked(last)} |")
+    for part in FACTORS:
+        ratios = conditional(FACTORS, part, values)
+        alone, last = ratios[frozenset()], ratios[frozenset(FACTORS) - {part}]
+        lines.append(f"| {part} | {_marked(alone)} | {_marked(last)} |")
     return "\n".join(lines)
 
 

@@ -35,7 +35,7 @@ PLAN, PAGE = "replication.toml", "README.md"
 SIZES = ("small", "full")
 _MOST_PLAN_BYTES = 1 << 20
 _FINISHED = "finished.jsonl"
-_KEYS = {"name", "group", "scenario", "measure", "algorithms", "seeds", "change"}
+_KEYS = {"name", "group", "scenario", "measure", "algorithms", "seeds", "change", "remove"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,8 @@ class PagePart:
     algorithms: tuple[str, ...]
     seeds: tuple[int, ...]
     change: Mapping[str, Any]
+    remove: tuple[str, ...]
+    """Keys of the scenario that are left out, as ``train.pace``."""
 
 
 def parts(folder: Path, size: str) -> list[PagePart]:
@@ -76,6 +78,7 @@ def _part(entry: Mapping[str, Any], where: str) -> PagePart:
         algorithms=tuple(entry.get("algorithms", ())),
         seeds=tuple(parse_seeds(str(entry.get("seeds", "1-10"))) or ()),
         change=entry.get("change", {}),
+        remove=tuple(entry.get("remove", ())),
     )
 
 
@@ -124,6 +127,12 @@ class Replication:
         source = self.folder / str(part.scenario)
         base = parse(data_of(source, _MOST_PLAN_BYTES).decode("utf-8"), str(source)).data
         content = _merged(base, part.change)
+        for key in part.remove:
+            *above, last = key.split(".")
+            within = content
+            for name in above:
+                within = within[name]
+            within.pop(last, None)
         for event in content.get("events", []):
             if "file" in event:
                 event["file"] = str((source.parent / event["file"]).resolve())

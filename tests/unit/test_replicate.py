@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,12 @@ from command_here import carried_out_in
 
 from analysis.papers import between_marks, condensed
 from testbed.bench.replicate import PAGE, PLAN, Replication, parts, read, sections, write_page
+from testbed.compatibility import resolve
 from testbed.errors import InputError
 from testbed.runner.run import side_by_side
 from testbed.scenario.load import load
+from testbed.training.models.base import models
+from testbed.training.tasks.base import tasks
 
 FOLDER = Path(__file__).parents[2] / "scenarios" / "papers"
 PAPERS = sorted(path.parent for path in FOLDER.glob("*/small.json"))
@@ -37,6 +41,7 @@ group = "a"
 scenario = "scenario.yaml"
 algorithms = ["radix-0.1"]
 seeds = "3"
+remove = ["train.pace"]
 change = {train = {batch = 4}}
 """
 
@@ -96,6 +101,7 @@ def test_a_change_is_laid_over_the_scenario(paper: Path, tmp_path: Path) -> None
     tasks = {part.name: task for part, task in asked.tasks()}
     changed, plain = (load(tasks[name].source).scenario.train for name in ("b", "a"))
     assert (changed.batch, plain.batch, changed.model) == (4, 8, "mlp")
+    assert changed.pace is None and plain.pace is not None
     assert (changed.stop.epochs, changed.data) == (2, str(tmp_path))
     assert tasks["b"].seed == 7
     assert not asked.whole
@@ -167,3 +173,23 @@ def test_full_size_trains_on_files_of_cifars_format(tmp_path: Path) -> None:
     record = condensed(Path(done.entry["dir"]))
     assert (record["algorithm"], record["steps"]) == ("ssgd-multicast", 2)  # 80 samples, 64 a step
     assert record["evaluations"][-1][0] == 2
+
+
+def test_everything_that_the_papers_name_is_where_it_is_said_to_be() -> None:
+    root = FOLDER.parents[1]
+    known = {*models, *tasks}
+    rows = [
+        [cell.strip() for cell in line.strip().strip("|").split(" |")][:3]
+        for line in (root / "docs" / "papers.md").read_text("utf-8").splitlines()
+        if line.startswith("| ") and not line.startswith(("| ---", "| in the paper"))
+    ]
+    assert len(rows) > 60 and all(len(row) == 3 for row in rows)
+    for item, where, why in rows:
+        if where == "–":
+            assert len(why) > 5, f"{item}: no reason"
+            continue
+        for name in re.findall("`([^`]+)`", where):
+            if "/" in name:
+                assert (root / name).is_file(), f"{item}: {name}"
+            elif name not in known:
+                assert resolve(name).name == name, f"{item}: {name}"
