@@ -302,7 +302,7 @@ def test_setup_takes_no_module_from_the_working_directory(
     monkeypatch.setattr(paths.packages, "install", lambda _: None)
     monkeypatch.setattr(paths.Stamp, "fresh", lambda _: False)
     monkeypatch.setattr(paths.Stamp, "write", lambda _: None)
-    monkeypatch.setattr(images, "WHEELS", wheels)
+    monkeypatch.setattr(paths, "cache", lambda name: tmp_path / name)
     monkeypatch.setattr(images, "install_torch", fetch_torch)
     paths.ensure()
     paths.ensure_kernels()
