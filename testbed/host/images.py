@@ -158,7 +158,7 @@ def debian_mirror(sources: str) -> str | None:
 
 
 WHEELS = BUILD / "wheels"
-_HOST_ONLY = {"adjusttext", "docker", "matplotlib", "protobuf"}
+_HOST_ONLY = {"adjusttext", "docker", "jinja2", "matplotlib", "protobuf"}
 """Dependencies that no node imports: for the engine, figures, and traces of other programs."""
 
 

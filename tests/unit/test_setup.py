@@ -199,7 +199,7 @@ def test_nodes_get_every_dependency_but_the_hosts() -> None:
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     left_out = set(listed) - set(images.requirements())
     assert {line.split(">")[0] for line in left_out} == {
-        "adjusttext", "docker", "matplotlib", "protobuf",
+        "adjusttext", "docker", "jinja2", "matplotlib", "protobuf",
     }  # fmt: skip
 
 
