@@ -191,12 +191,7 @@ def load_all(paths: Iterable[Path]) -> list[Run]:
     out, with a warning. Raises InputError when the runs are not of one scenario, or some are jobs
     (``testbed exec``) and some are not: they do not compare.
     """
-    runs = [run for path in paths for run in _load_some(path)]
-    runs = list({run.path.resolve(): run for run in runs}.values())
-    if not runs:
-        raise InputError(
-            "no run with a finished step was given", hint="Name one or more run directories"
-        )
+    runs = _distinct(run for path in paths for run in _load_some(path))
     scenarios = {
         (str(run.manifest["scenario"]), str(run.manifest["scenario_hash"])) for run in runs
     }
@@ -209,6 +204,47 @@ def load_all(paths: Iterable[Path]) -> list[Run]:
             "them is not the same",
             hint="Draw them apart",
         )
+    return _ordered(runs)
+
+
+def load_groups(paths: Iterable[Path]) -> list[list[Run]]:
+    """Read runs and sort them into groups that compare, each in the order of ``load_all``.
+
+    Runs of one scenario on one fabric are a group; so many comparisons of it as have a run of the
+    same algorithm and seed are groups of their own. Jobs compare with jobs alone.
+    """
+    sources = {run.path.resolve(): (path, run) for path in paths for run in _load_some(path)}
+    _distinct(run for _, run in sources.values())
+    groups: dict[tuple[str, ...], list[tuple[Path, Run]]] = {}
+    for path, run in sources.values():
+        manifest = run.manifest
+        names = (manifest["scenario"], manifest["scenario_hash"], manifest["fabric"], run.is_job)
+        groups.setdefault(tuple(map(str, names)), []).append((path, run))
+    return [_ordered(runs) for group in groups.values() for runs in _apart(group)]
+
+
+def _apart(group: Sequence[tuple[Path, Run]]) -> list[list[Run]]:
+    """One group, or one for each comparison where these have the same algorithm and seed."""
+    runs = [run for _, run in group]
+    if runs[0].is_job or len({(run.algorithm, run.seed) for run in runs}) == len(runs):
+        return [runs]
+    by_source: dict[Path | None, list[Run]] = {}
+    for path, run in group:
+        by_source.setdefault(path if (path / COMPARISON).exists() else None, []).append(run)
+    return list(by_source.values())
+
+
+def _distinct(runs: Iterable[Run]) -> list[Run]:
+    """Every run directory once. Raises InputError without any."""
+    distinct = list({run.path.resolve(): run for run in runs}.values())
+    if not distinct:
+        raise InputError(
+            "no run with a finished step was given", hint="Name one or more run directories"
+        )
+    return distinct
+
+
+def _ordered(runs: Sequence[Run]) -> list[Run]:
     order = list(dict.fromkeys(run.algorithm for run in runs))
     return sorted(runs, key=lambda r: (r.algorithm != "none", order.index(r.algorithm), r.seed))
 

@@ -1,22 +1,48 @@
-"""Figures, table and a report that is one HTML file, from run directories."""
+"""Figures, tables and a report that is one HTML file, from run directories.
+
+The page (``page/``) has its scripts, its data and its style inside: it opens from a disk, and asks
+no network for anything. Its charts are drawn in the reader's browser by Vega-Lite.
+"""
 
 from __future__ import annotations
 
 import base64
+import hashlib
+import json
 import shlex
 from collections.abc import Iterable, Sequence
-from html import escape
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from string import Template
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from analysis import job_tables, tables
+from analysis import job_tables, page_data, page_words, tables
+from analysis.comparison import Compared
 from analysis.figures import figures_of
-from analysis.load import Run, load_all
+from analysis.figures.pareto import front
+from analysis.load import Run, load_all, load_groups
+from analysis.statistics import Interval, times
 from analysis.style import save
-from testbed.records.run_directory import write_atomically
+from testbed.records.run_directory import to_json, write_atomically
+from testbed.topology import VIRTUAL
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+PAGE = Path(str(files("analysis").joinpath("page")))
+SCRIPTS = ("vega", "vega-lite", "vega-embed")
+"""Scripts of others in the page, in the order in which they are loaded."""
+RESULT_HEADINGS = (
+    "Algorithm",
+    "Time",
+    "Speed-up",
+    "Test accuracy",
+    "Up",
+    "Down",
+    "Mean k",
+    "Verdicts",
+)
 
 
 def make_figures(run_dirs: Iterable[Path], out: Path) -> list[Path]:
@@ -29,32 +55,204 @@ def make_figures(run_dirs: Iterable[Path], out: Path) -> list[Path]:
 
 def write_report(run_dirs: Iterable[Path], out: Path) -> list[Path]:
     """``table.csv``, ``figures/`` and ``report.html`` in ``out``; ``layers.csv`` of runs in
-    buckets. Returns all paths, the report last."""
+    buckets. Returns all paths, the report last.
+
+    Of several groups of runs that do not compare, tables and figures are in a folder for each.
+    """
+    groups = load_groups(run_dirs)
+    figures, written = [], []
+    for number, runs in enumerate(groups):
+        place = out if len(groups) == 1 else out / f"comparison-{number + 1}"
+        figures.append(_figures(runs, place / "figures"))
+        sheets = {"table.csv": sheet_of(runs).rows(runs), "layers.csv": tables.layer_rows(runs)}
+        written += [
+            write_atomically(place / name, tables.to_csv(rows))
+            for name, rows in sheets.items()
+            if rows
+        ]
+    text = render(groups, [[path.relative_to(out) for path in paths] for paths in figures])
+    page = write_atomically(out / "report.html", text)
+    return [*(path for paths in figures for path in paths), *written, page]
+
+
+def sentences(run_dirs: Iterable[Path]) -> list[str]:
+    """One sentence for each algorithm of runs that compare, as the page has them."""
     runs = load_all(run_dirs)
-    figures = _figures(runs, out / "figures")
-    sheets = {"table.csv": sheet_of(runs).rows(runs), "layers.csv": tables.layer_rows(runs)}
-    written = [
-        write_atomically(out / name, tables.to_csv(rows)) for name, rows in sheets.items() if rows
+    return page_words.algorithm_sentences(runs, page_words.outcome(runs))
+
+
+def render(groups: Sequence[Sequence[Run]], figures: Sequence[Sequence[Path]] = ()) -> str:
+    """The report as HTML that needs nothing beside it. ``figures``: files that the page names, of
+    each group; relative to it."""
+    own = (PAGE / "page.js").read_text(encoding="utf-8")
+    scripts = [*(_script(name) for name in SCRIPTS), f"\n{own}"]
+    sections = [
+        _section(number, runs, figures[number] if figures else ())
+        for number, runs in enumerate(groups)
     ]
-    page = write_atomically(out / "report.html", render(runs, figures))
-    return [*figures, *written, page]
-
-
-def render(runs: Sequence[Run], figures: Iterable[Path]) -> str:
-    """The report as HTML that needs nothing beside it: pictures are inside."""
-    template = Template(files("analysis").joinpath("report.html").read_text(encoding="utf-8"))
-    sheet, rows = sheet_of(runs), sheet_of(runs).rows(runs)
-    explained = f"<p>{sheet.EXPLAINED}</p>" if sheet.EXPLAINED else ""
-    return template.substitute(
-        title=escape(str(runs[0].manifest["scenario"])),
-        hash=escape(str(runs[0].manifest["scenario_hash"])[:8]),
-        head="".join(f"<th>{heading}</th>" for heading in sheet.HEADINGS),
-        rows="\n".join(_row(row, sheet.cells_of(row)) for row in rows),
-        reasons=explained + _reasons(runs) + _how_known(runs),
-        layers=_layers(runs),
-        figures="\n".join(_picture(path) for path in figures if path.suffix == ".png"),
-        facts="\n".join(_fact(name, value) for name, value in facts(runs).items()),
+    return (
+        _templates()
+        .get_template("report.html")
+        .render(
+            title=" and ".join(dict.fromkeys(str(section["title"]) for section in sections)),
+            sections=sections,
+            style=(PAGE / "page.css").read_text(encoding="utf-8"),
+            scripts=scripts,
+            policy=_policy(scripts),
+            data=[section["data"] for section in sections],
+        )
     )
+
+
+@cache
+def _script(name: str) -> str:
+    return "\n" + (PAGE / "vendor" / f"{name}.js").read_text(encoding="utf-8")
+
+
+def _policy(scripts: Iterable[str]) -> str:
+    """The content security policy: scripts with these texts alone, and nothing from anywhere."""
+    digests = (hashlib.sha256(script.encode()).digest() for script in scripts)
+    allowed = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+@cache
+def _templates() -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    return Environment(
+        loader=FileSystemLoader(PAGE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def _section(number: int, runs: Sequence[Run], figures: Iterable[Path]) -> dict[str, Any]:
+    """Everything that the template shows of runs that compare."""
+    sheet = sheet_of(runs)
+    names = page_data.job_labels(runs) if runs[0].is_job else [run.algorithm for run in runs]
+    manifest = runs[0].manifest
+    shared = {
+        "id": f"c{number + 1}",
+        "title": str(manifest["scenario"]),
+        "hash": str(manifest["scenario_hash"])[:8],
+        "fabric": str(manifest["fabric"]),
+        "started": str(manifest.get("started_utc")),
+        "job": runs[0].is_job,
+        "headings": sheet.HEADINGS,
+        "explained": sheet.EXPLAINED,
+        "runs": [
+            _run(run, name, sheet.cells_of(row))
+            for run, name, row in zip(runs, names, sheet.rows(runs), strict=True)
+        ],
+        "facts": facts(runs),
+        "figures": _figure_names(figures),
+        "scenario": page_words.scenario_text(runs[0]),
+        "command": page_words.repeat_command(runs),
+        "layer_headings": tables.LAYER_HEADINGS,
+        "layers": [tables.layer_cells(row) for row in tables.layer_rows(runs)],
+        "virtual": str(manifest["fabric"]) == VIRTUAL,
+    }
+    if runs[0].is_job:
+        sentences = page_words.job_sentences(runs, names)
+        return {
+            **shared,
+            "headline": sentences[0] if len(sentences) == 1 else " ".join(sentences[:2]),
+            "sentences": sentences,
+            "result_headings": (),
+            "results": [],
+            "data": page_data.section_data(runs, ()),
+        }
+    result = page_words.outcome(runs)
+    return {
+        **shared,
+        "headline": page_words.headline(result),
+        "sentences": page_words.algorithm_sentences(runs, result),
+        "result_headings": RESULT_HEADINGS,
+        "results": _results(result, runs),
+        "data": page_data.section_data(runs, _result_rows(result)),
+    }
+
+
+def _known(run: Run) -> str:
+    return run.verdict if run.verdict in page_words.VERDICTS else "invalid"
+
+
+def _run(run: Run, name: str, cells: Sequence[str]) -> dict[str, Any]:
+    return {
+        "name": f"{name} s{run.seed}" if not run.is_job else name,
+        "cells": cells,
+        "verdict": run.verdict,
+        "state": _known(run),
+        "trust": page_words.trust(run),
+        "reasons": page_words.reasons(run),
+        "known": run.known.reason if run.is_job else "",
+        "path": str(run.path),
+        "unreliable": len(run.disturbed()),
+        "manifest": json.dumps(json.loads(to_json(run.manifest)), indent=2, ensure_ascii=False),
+    }
+
+
+def _results(result: Compared, runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """A row per algorithm: its cells, and the number of its first run, to which they lead."""
+    places = {run.algorithm: index for index, run in reversed(list(enumerate(runs)))}
+    return [
+        {
+            "cells": [
+                own.algorithm,
+                _estimate(own.time_s, "{:.1f}", " s"),
+                "baseline" if own.algorithm == result.baseline else times(own.speedup),
+                _estimate(own.accuracy, "{:.3f}"),
+                _megabytes(own.bytes_up),
+                _megabytes(own.bytes_down),
+                "–" if own.mean_k is None else f"{own.mean_k:.3g}",
+            ],
+            "verdicts": own.verdicts,
+            "run": places[own.algorithm],
+        }
+        for own in result.algorithms
+    ]
+
+
+def _estimate(estimate: Interval, form: str, unit: str = "") -> str:
+    if estimate.mean is None:
+        return "–"
+    mean = form.format(estimate.mean)
+    if estimate.high is None:
+        return mean + unit
+    return f"{mean} ± {form.format(estimate.high - estimate.mean)}{unit}"
+
+
+def _megabytes(size: float | None) -> str:
+    return "–" if size is None else tables.megabytes(round(size))
+
+
+def _result_rows(result: Compared) -> list[dict[str, Any]]:
+    known = [
+        own
+        for own in result.algorithms
+        if own.time_s.mean is not None and own.accuracy.mean is not None
+    ]
+    best = front([(own.time_s.mean or 0.0, own.accuracy.mean or 0.0) for own in known])
+    return [
+        page_data.result_row(
+            own.algorithm, own.time_s, own.accuracy, (own.time_s.mean, own.accuracy.mean) in best
+        )
+        for own in known
+    ]
+
+
+def _figure_names(figures: Iterable[Path]) -> list[tuple[str, list[Path]]]:
+    """Files by figure: its name in words, and its forms."""
+    names: dict[str, list[Path]] = {}
+    for path in figures:
+        names.setdefault(path.stem.replace("_", " "), []).append(path)
+    return list(names.items())
 
 
 def facts(runs: Sequence[Run]) -> dict[str, str]:
@@ -115,55 +313,3 @@ def _command(run: Run) -> dict[str, str]:
 def sheet_of(runs: Sequence[Run]) -> ModuleType:
     """Return the module that makes the table of such runs."""
     return job_tables if runs[0].is_job else tables
-
-
-def _row(row: dict[str, Any], own: Sequence[str]) -> str:
-    return f'<tr class="{escape(str(row["verdict"]))}">{_cells(own)}</tr>'
-
-
-def _cells(cells: Sequence[str]) -> str:
-    return "".join(f"<td>{escape(cell)}</td>" for cell in cells)
-
-
-def _reasons(runs: Sequence[Run]) -> str:
-    items = [
-        f"<li><b>{escape(f'{run.algorithm} s{run.seed}')}</b> ({escape(run.verdict)}): "
-        f"{escape(reason)}</li>"
-        for run in runs
-        for reason in run.summary["reasons"]
-    ]
-    return f"<h2>Reasons</h2>\n<ul>{''.join(items)}</ul>" if items else ""
-
-
-def _how_known(runs: Sequence[Run]) -> str:
-    """Describe how the steps of jobs are known."""
-    items = [
-        f"<li><b>{escape(run.algorithm)}</b>: {escape(run.known.reason)}</li>"
-        for run in runs
-        if run.is_job
-    ]
-    return f"<h2>How steps are known</h2>\n<ul>{''.join(items)}</ul>" if items else ""
-
-
-def _layers(runs: Sequence[Run]) -> str:
-    """The table of layers; empty where no gradients travelled in buckets."""
-    rows = tables.layer_rows(runs)
-    if not rows:
-        return ""
-    head = "".join(f"<th>{heading}</th>" for heading in tables.LAYER_HEADINGS)
-    body = "\n".join(f"<tr>{_cells(tables.layer_cells(row))}</tr>" for row in rows)
-    return (
-        "<h2>Layers</h2>\n<p>Up: per worker and step, without frames' headers.</p>\n"
-        f'<div class="scroll"><table class="layers">\n<thead><tr>{head}</tr></thead>\n'
-        f"<tbody>\n{body}\n</tbody>\n</table></div>"
-    )
-
-
-def _picture(path: Path) -> str:
-    data = base64.b64encode(path.read_bytes()).decode()
-    name = escape(path.stem.replace("_", " "))
-    return f'<figure><img alt="{name}" src="data:image/png;base64,{data}"></figure>'
-
-
-def _fact(name: str, value: str) -> str:
-    return f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>"

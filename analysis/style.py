@@ -43,6 +43,8 @@ _LINES: tuple[Any, ...] = (
 _MARKERS = "osD^vPX*"
 _WARNING = "#B00020"
 _DOUBT = "#D55E00"
+_STRIP = 0.03
+"""Height of the strip that marks doubtful times, as a share of the plot's."""
 _CHARACTERS_PER_INCH = 17
 UNRELIABLE = "machine not to be relied upon"
 _UNDATED: dict[str, dict[str, None]] = {
@@ -128,14 +130,15 @@ def banner(figure: Figure, runs: Sequence[Run]) -> None:
 
 
 def shade(axes: Axes, spans: Iterable[tuple[float, float]]) -> None:
-    """Mark times in which the machine could not be relied upon to emulate."""
+    """Mark times in which the machine could not be relied upon to emulate: a thin strip at the
+    axis, so that what is drawn stays clear."""
     for from_s, to_s in spans:
-        axes.axvspan(from_s, to_s, color=_DOUBT, alpha=0.16, linewidth=0, zorder=0)
+        axes.axvspan(from_s, to_s, ymax=_STRIP, color=_DOUBT, linewidth=0, zorder=5)
 
 
 def shade_handle() -> Patch:
     """Return the look of ``shade``, for a legend."""
-    return Patch(color=_DOUBT, alpha=0.16, linewidth=0)
+    return Patch(color=_DOUBT, linewidth=0)
 
 
 def rows_of_bars(axes: Axes, names: Sequence[str]) -> None:

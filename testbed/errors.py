@@ -182,6 +182,7 @@ EXTRAS = {
     "docker": "docker",
     "requests": "docker",
     "adjustText": "report",
+    "jinja2": "report",
     "matplotlib": "report",
 }
 """Libraries that not every installation has, by the name that is imported, and the extra of

@@ -42,21 +42,23 @@ def report(runs: Runs, out: Out = None, as_json: options.Json = False) -> None:
 
 
 def _report(runs: list[Path], out: Path | None, as_json: bool) -> None:
-    from analysis.load import load_all
+    from analysis.load import load_groups
     from analysis.report import sheet_of, write_report
     from testbed.records.run_directory import to_json
 
-    loaded = load_all(runs)
+    groups = load_groups(runs)
     files = write_report(runs, out or _default(runs))
-    sheet = sheet_of(loaded)
-    table = sheet.rows(loaded)
+    rows = [sheet_of(group).rows(group) for group in groups]
     if as_json:
+        table = [row for own in rows for row in own]
         options.print_json(json.loads(to_json({"runs": table, "files": files})))
         return
     from rich.console import Console
 
-    Console(width=options.table_width()).print(sheet.rich_table(table))
-    print(f"report: {files[-1]}", file=sys.stderr)
+    console = Console(width=options.table_width())
+    for group, table in zip(groups, rows, strict=True):
+        console.print(sheet_of(group).rich_table(table))
+    print(f"report: {files[-1].resolve().as_uri()}", file=sys.stderr)
 
 
 def _default(runs: list[Path]) -> Path:

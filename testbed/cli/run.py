@@ -9,6 +9,7 @@ import typer
 
 from testbed.cli import options
 from testbed.cli.options import rerun
+from testbed.errors import printable
 from testbed.topology import VIRTUAL
 
 if TYPE_CHECKING:
@@ -65,7 +66,8 @@ def prepare_for(context: typer.Context, fabric: str, *, keep: bool) -> None:
 
 
 def present(comparison: Comparison, as_json: bool, *, figures: bool = True) -> None:
-    """Figures into the comparison's directory, the table (or JSON) on standard output."""
+    """Figures and page into the comparison's directory, the table (or JSON) and a sentence for each
+    algorithm on standard output."""
     from rich.console import Console
 
     from analysis.tables import rich_table
@@ -73,26 +75,29 @@ def present(comparison: Comparison, as_json: bool, *, figures: bool = True) -> N
     table = draw(comparison, figures=figures)
     if as_json:
         options.print_json({"runs": comparison.runs})
-    else:
-        Console(width=options.table_width()).print(rich_table(table))
+        return
+    Console(width=options.table_width()).print(rich_table(table))
+    if figures:
+        from analysis.report import sentences
+
+        for sentence in sentences([Path(entry["dir"]) for entry in comparison.runs]):
+            print(printable(sentence))
 
 
 def draw(comparison: Comparison, *, figures: bool = True) -> list[dict[str, Any]]:
-    """``table.csv`` and, where wanted, figures into the comparison's directory; returns the table's
-    rows, one per run."""
+    """``table.csv`` and, where wanted, figures and ``report.html`` into the comparison's directory;
+    returns the table's rows, one per run."""
     from rich.console import Console
 
     from analysis.tables import comparison_rows, to_csv
 
     directories = [Path(entry["dir"]) for entry in comparison.runs]
     if figures:
-        from analysis.report import make_figures
+        from analysis.report import write_report
 
-        figure_paths = make_figures(directories, comparison.directory / "figures")
-        note = Console(stderr=True)
-        note.print(
-            f"{len(figure_paths)} figures in {comparison.directory / 'figures'}", highlight=False
-        )
+        *_, page = write_report(directories, comparison.directory)
+        note = Console(stderr=True, soft_wrap=True)
+        note.print(f"report: {page.resolve().as_uri()}", highlight=False, markup=False)
     table = comparison_rows(directories)
     (comparison.directory / "table.csv").write_text(to_csv(table), encoding="utf-8")
     return table

@@ -84,7 +84,7 @@ def used(folder: Path) -> str:
     Console(file=text, width=160).print(sheet.rich_table(rows))
     for module in figures_of(runs):
         to_csv(module.data(runs))
-    page = render(runs, [])
+    page = render([runs])
     assert "<script>" not in page
     return page
 

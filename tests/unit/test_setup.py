@@ -330,7 +330,7 @@ def test_nodes_get_every_dependency_but_the_hosts() -> None:
     listed = {*described["dependencies"], *extras["sim"], *extras["docker"], *extras["report"]}
     left_out = listed - set(images.requirements())
     assert {line.split(">")[0] for line in left_out} == {
-        "adjusttext", "docker", "matplotlib", "protobuf",
+        "adjusttext", "docker", "jinja2", "matplotlib", "protobuf",
     }  # fmt: skip
 
 

@@ -1,0 +1,484 @@
+/* Draw the charts of the report's page from the data in it: Vega-Lite, through the interpreter of its
+   expressions, as the page's policy allows no code from text. Panels over time share their time axis
+   and the line at the pointer. */
+(() => {
+  'use strict';
+
+  const sections = JSON.parse(document.getElementById('data').textContent);
+  const root = document.documentElement;
+  const LIGHT = ['#0072b2', '#c25200', '#00805d', '#a8447f', '#8a6500', '#2a86c2', '#4a4f55', '#7a5cc0'];
+  const DARK = ['#5bb8f0', '#f2904a', '#35cfa0', '#e79ccb', '#f0c04a', '#a5dcff', '#d5dae0', '#b9a2f2'];
+  const DASHES = [[1, 0], [7, 3], [2, 2], [7, 2, 2, 2], [11, 3], [4, 2, 1, 2, 1, 2]];
+  const ACTIVITIES = {
+    compute: 6, forward: 6, backward: 0, stall: 7, compress: 4, queue: 7, send: 5, wait: 0, receive: 2,
+    gather: 4, aggregate: 6, reply: 5, held: 3, decompress: 1, apply: 3,
+  };
+  const PANEL = 150;
+  const FIT = { type: 'fit-x', contains: 'padding' };
+  const drawn = [];
+
+  const dark = () => (root.dataset.theme
+    ? root.dataset.theme === 'dark'
+    : matchMedia('(prefers-color-scheme: dark)').matches);
+  const colours = () => (dark() ? DARK : LIGHT);
+  const colour = (index) => colours()[index % LIGHT.length];
+  const variable = (name) => getComputedStyle(root).getPropertyValue(name).trim();
+  const element = (name, attributes = {}, text = '') => {
+    const node = document.createElement(name);
+    for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+    node.textContent = text;
+    return node;
+  };
+  const digits = (value) => (value === null || value === undefined ? '–' : String(Number(value.toPrecision(3))));
+
+  function config() {
+    const text = variable('--fg'), soft = variable('--soft'), line = variable('--line');
+    return {
+      background: 'transparent', font: 'system-ui, sans-serif', view: { stroke: null },
+      axis: {
+        labelColor: soft, titleColor: soft, gridColor: variable('--grid'), domainColor: line, tickColor: line,
+        labelFontSize: 12, titleFontSize: 12, titleFontWeight: 'normal', labelOverlap: true,
+      },
+      legend: { labelColor: text, titleColor: soft, labelFontSize: 12, orient: 'top', title: null, columns: 4, symbolType: 'square' },
+      header: { labelColor: text, titleColor: soft },
+      text: { color: text }, rule: { color: soft },
+    };
+  }
+
+  function scaleOf(names) {
+    return {
+      color: { field: 'a', type: 'nominal', legend: null, scale: { domain: names, range: names.map((_, i) => colour(i)) } },
+      dash: { field: 'a', type: 'nominal', legend: null, scale: { domain: names, range: names.map((_, i) => DASHES[i % DASHES.length]) } },
+    };
+  }
+
+  async function embed(host, spec) {
+    const result = await vegaEmbed(host, { $schema: 'https://vega.github.io/schema/vega-lite/v6.json', ...spec, config: config() }, {
+      actions: false, ast: true, renderer: 'svg', defaultStyle: false, mode: 'vega-lite',
+      tooltip: { theme: dark() ? 'dark' : 'light' },
+    });
+    host.removeAttribute('title');
+    return result.view;
+  }
+
+  /** A figure with a caption; the chart goes into its ``.chart``. */
+  function place(parent, title, wide = false) {
+    const figure = element('figure', wide ? { class: 'wide' } : {});
+    const chart = element('div', { class: 'chart' });
+    figure.append(element('figcaption', {}, title), chart);
+    parent.append(figure);
+    return chart;
+  }
+
+  const pairs = (points) => (points[0] || []).map((t, i) => ({ t, v: points[1][i], w: points[2] ? points[2][i] : null }));
+  const spanOf = (values) => {
+    const known = values.filter((v) => v > 0);
+    return known.length ? Math.max(...known) / Math.min(...known) : 1;
+  };
+  const yScale = (rows, full) => {
+    const values = rows.map((r) => r.v).filter((v) => v !== null);
+    if (full) return { domain: full };
+    const [low, high] = [Math.min(...values), Math.max(...values)];
+    return spanOf(values) > 12 && low > 0
+      ? { type: 'log', domain: [low / 1.3, high * 1.3], nice: false }
+      : { domain: [0, high > 0 ? high * 1.08 : 1], nice: false };
+  };
+
+  class Section {
+    constructor(node, data) {
+      Object.assign(this, { node, data, id: node.id, views: [], panels: [] });
+      this.whole = [0, data.time_s || 1];
+      this.range = [...this.whole];
+      this.shown = new Set(data.algorithms);
+      this.seed = data.job ? null : (data.seeds[0] ?? null);
+      this.controls();
+    }
+
+    controls() {
+      const controls = this.node.querySelector('.controls');
+      const toggles = controls.querySelector('.toggles');
+      this.data.algorithms.forEach((name, index) => {
+        const label = element('label');
+        const box = element('input', { type: 'checkbox', checked: '', value: name });
+        box.addEventListener('change', () => {
+          if (box.checked) this.shown.add(name); else this.shown.delete(name);
+          this.refresh();
+        });
+        const key = element('span', { class: 'key', 'aria-hidden': 'true', 'data-index': index });
+        label.append(box, key, document.createTextNode(name));
+        toggles.append(label);
+      });
+      const seeds = controls.querySelector('.seeds');
+      if (this.data.job || this.data.seeds.length < 2) seeds.remove();
+      else {
+        const select = seeds.querySelector('select');
+        for (const seed of [...this.data.seeds, 'all']) select.append(element('option', { value: seed }, String(seed)));
+        select.addEventListener('change', () => {
+          this.seed = select.value === 'all' ? null : Number(select.value);
+          this.refresh();
+        });
+      }
+      for (const button of controls.querySelectorAll('[data-zoom]')) {
+        button.addEventListener('click', () => this.zoomBy(button.dataset.zoom));
+      }
+      controls.hidden = false;
+    }
+
+    zoomBy(how) {
+      const [from, to] = this.range, width = to - from, middle = (from + to) / 2;
+      const moves = {
+        in: [middle - width / 4, middle + width / 4], out: [middle - width, middle + width],
+        left: [from - width / 4, to - width / 4], right: [from + width / 4, to + width / 4], all: this.whole,
+      };
+      this.zoom(...moves[how]);
+    }
+
+    zoom(from, to) {
+      const [low, high] = this.whole, least = (high - low) / 2000;
+      const width = Math.min(Math.max(to - from, least), high - low);
+      const start = Math.min(Math.max(from, low), high - width);
+      this.range = [start, start + width];
+      for (const panel of this.panels) panel.view.signal('x0', start).signal('x1', start + width).runAsync();
+      this.node.querySelector('.range').textContent = `${digits(start)} to ${digits(start + width)} s`;
+    }
+
+    hover(time, event, panel) {
+      for (const each of this.panels) each.view.signal('hover', time === null ? -1 : time).runAsync();
+      if (time === null) { readout.hidden = true; return; }
+      const rows = panel.nearest(time);
+      readout.replaceChildren(element('b', {}, `${digits(time)} s`), element('table'));
+      for (const [name, value] of rows) {
+        const line = element('tr');
+        line.append(element('th', {}, name), element('td', {}, value));
+        readout.querySelector('table').append(line);
+      }
+      readout.hidden = false;
+      const width = readout.offsetWidth, left = event.x + 16 + width > innerWidth ? event.x - width - 16 : event.x + 16;
+      readout.style.left = `${Math.max(4, left)}px`;
+      readout.style.top = `${Math.min(event.y + 12, innerHeight - readout.offsetHeight - 4)}px`;
+    }
+
+    chosen(row) { return this.shown.has(row.a) && (this.seed === null || row.s === undefined || row.s === this.seed); }
+
+    refresh() {
+      for (const { view, rows } of [...this.panels, ...this.views]) {
+        view.data('rows', rows.filter((row) => row.a === undefined || this.chosen(row))).runAsync();
+      }
+    }
+
+    async draw() {
+      for (const { view } of [...this.panels, ...this.views]) view.finalize();
+      this.panels = []; this.views = [];
+      for (const key of document.querySelectorAll('.key[data-index]')) key.style.background = colour(Number(key.dataset.index));
+      for (const key of this.node.querySelectorAll('.key[data-algorithm]')) {
+        key.style.background = colour(Math.max(0, this.data.algorithms.indexOf(key.dataset.algorithm)));
+      }
+      const time = this.node.querySelector('[data-charts="time"]');
+      const compared = this.node.querySelector('[data-charts="compared"]');
+      time.replaceChildren(); compared.replaceChildren();
+      for (const panel of this.data.job ? this.jobPanels() : this.runPanels()) await this.panel(time, panel);
+      for (const chart of this.data.job ? this.jobCharts() : this.runCharts()) {
+        const view = await embed(place(compared, chart.title, chart.wide), { description: chart.title, ...chart.spec });
+        this.views.push({ view, rows: chart.rows });
+      }
+      this.zoom(...this.range);
+      this.refresh();
+    }
+
+    rowsOf(key) {
+      return this.data.runs.flatMap((run) => pairs(run[key]).map((p) => ({ ...p, a: run.algorithm, s: run.seed, r: run.run })));
+    }
+
+    runPanels() {
+      const { link } = this.data, k = this.rowsOf('k'), delay = this.rowsOf('delay');
+      const strips = this.data.runs.flatMap((run) => run.unreliable[0].map((from, i) => (
+        { a: run.algorithm, s: run.seed, from, to: run.unreliable[1][i] })));
+      const longest = this.data.runs.reduce((one, run) => (run.asked[0].at(-1) > (one.asked[0].at(-1) || 0) ? run : one), this.data.runs[0]);
+      return [
+        { title: `Rate of the link ${link}: asked (line) and delivered (points)`, y: 'Mbit/s', asked: pairs(longest.asked), rows: this.rowsOf('delivered'), mark: 'point', strips, scale: yScale([...pairs(longest.asked), ...this.rowsOf('delivered')]) },
+        { title: 'Density k: the share of the gradient that was sent', y: 'k', rows: k, strips, scale: yScale(k) },
+        { title: 'Communication delay: from sending a gradient to holding the mean of all', y: 's', rows: delay, strips, scale: yScale(delay) },
+        { title: 'Test accuracy', y: 'accuracy', rows: this.rowsOf('accuracy'), strips, scale: yScale([], [0, 1]), dots: true },
+      ];
+    }
+
+    jobPanels() {
+      const rows = (what) => this.data.job_steps.filter((r) => r.what === what && r.algorithm).flatMap((r) => (
+        [{ t: r.from_s, v: r.value, a: r.algorithm, r: r.run }, { t: r.to_s, v: r.value, a: r.algorithm, r: r.run }]));
+      const asked = this.data.job_steps.filter((r) => r.what === 'asked').map((r) => ({ t: r.from_s, v: r.value }));
+      const strips = this.data.unreliable.flatMap((own) => own.spans[0].map((from, i) => ({ a: own.algorithm, from, to: own.spans[1][i] })));
+      const values = [...new Set(this.data.job_values.map((r) => r.value))];
+      return [
+        { title: 'Time of a step', y: 's', rows: rows('step'), strips, scale: yScale(rows('step')) },
+        { title: 'Share of the step in which the busiest link was busy', y: 'share', rows: rows('busy'), strips, scale: { domain: [0, 1] } },
+        { title: 'Rates: asked of the slowest link (line), carried by the busiest', y: 'Mbit/s', asked, rows: rows('carried'), strips, scale: yScale([...asked, ...rows('carried')].map((r) => ({ v: r.v }))) },
+        ...values.map((name) => ({
+          title: `${name}, as the job gave it`, y: name, strips, scale: { zero: false },
+          rows: this.data.job_values.filter((r) => r.value === name).map((r) => ({ t: r.time_s, v: r.mean, a: r.algorithm, r: r.run })),
+        })),
+      ].filter((panel) => panel.rows.length || (panel.asked && panel.asked.length));
+    }
+
+    async panel(parent, { title, y, rows, asked = [], strips, scale, mark = 'line', dots = false }) {
+      const chart = place(parent, title, true);
+      chart.classList.add('time');
+      chart.tabIndex = 0;
+      chart.setAttribute('role', 'group');
+      chart.setAttribute('aria-label', `${title}. Arrow keys move the line, + and − zoom.`);
+      const { color, dash } = scaleOf(this.data.algorithms);
+      const detail = { field: 'r', type: 'nominal' };
+      const value = { field: 'v', type: 'quantitative', title: y, scale, axis: { minExtent: 44, tickCount: 5, format: '~g' } };
+      const lines = mark === 'line'
+        ? { mark: { type: 'line', clip: true, strokeWidth: 1.8, aria: false, point: dots ? { size: 26, filled: true } : false }, encoding: { color, strokeDash: dash, detail } }
+        : { mark: { type: 'point', clip: true, filled: true, size: 16, aria: false }, encoding: { color } };
+      const view = await embed(chart, {
+        description: title, width: 'container', height: PANEL, data: { name: 'rows', values: rows },
+        autosize: FIT,
+        params: [{ name: 'x0', value: this.range[0] }, { name: 'x1', value: this.range[1] }, { name: 'hover', value: -1 }],
+        encoding: {
+          x: { field: 't', type: 'quantitative', title: 'Model time (s)', scale: { domain: [{ expr: 'x0' }, { expr: 'x1' }], nice: false, zero: false }, axis: { grid: false, offset: 7, tickCount: 8 } },
+        },
+        layer: [
+          { data: { values: asked }, mark: { type: 'line', clip: true, interpolate: 'step-after', color: variable('--asked'), strokeWidth: 1.2, aria: false }, encoding: { y: value } },
+          { ...lines, encoding: { ...lines.encoding, y: value } },
+          {
+            data: { name: 'strips', values: strips },
+            transform: [{ calculate: 'max(datum.from, x0)', as: 'b' }, { calculate: 'min(datum.to, x1)', as: 'e' }, { filter: 'datum.e > datum.b' }],
+            mark: { type: 'rect', color: variable('--strip'), aria: false, tooltip: { expr: "'machine not to be relied upon'" } },
+            encoding: { x: { field: 'b', type: 'quantitative' }, x2: { field: 'e' }, y: { value: PANEL + 1 }, y2: { value: PANEL + 6 } },
+          },
+          {
+            data: { values: [{ one: 1 }] },
+            transform: [{ calculate: 'hover', as: 't' }, { filter: 'datum.t >= x0 && datum.t <= x1' }],
+            mark: { type: 'rule', color: variable('--soft'), aria: false },
+          },
+        ],
+      });
+      const panel = { view, rows, chart, nearest: (time) => this.nearest(rows, asked, time, y) };
+      this.panels.push(panel);
+      this.listen(panel);
+    }
+
+    /** Value of every run that is shown at the point nearest to ``time``. */
+    nearest(rows, asked, time, unit) {
+      const best = new Map();
+      for (const row of rows) {
+        if (!this.chosen(row) || row.v === null) continue;
+        const name = this.seed === null && row.s !== undefined ? `${row.a} s${row.s}` : row.a;
+        const far = Math.abs(row.t - time);
+        if (!best.has(name) || far < best.get(name)[0]) best.set(name, [far, row.v]);
+      }
+      const near = (this.range[1] - this.range[0]) / 25;
+      const found = [...best].filter(([, [far]]) => far <= near).map(([name, [, value]]) => [name, `${digits(value)} ${unit === 'k' || unit === 'accuracy' ? '' : unit}`]);
+      const before = asked.filter((row) => row.t <= time).at(-1);
+      return before ? [['asked', `${digits(before.v)} ${unit}`], ...found] : found;
+    }
+
+    listen(panel) {
+      const { chart, view } = panel;
+      const at = (x) => {
+        const left = chart.querySelector('svg').getBoundingClientRect().left + view.origin()[0];
+        return Math.min(Math.max(view.scale('x').invert(x - left), this.range[0]), this.range[1]);
+      };
+      let start = null, brush = null;
+      chart.addEventListener('pointerdown', (event) => {
+        if (event.button !== 0 || event.pointerType === 'touch') return;
+        start = event.clientX;
+        chart.setPointerCapture(event.pointerId);
+      });
+      chart.addEventListener('pointermove', (event) => {
+        if (start !== null && Math.abs(event.clientX - start) > 4) {
+          const box = chart.parentElement.getBoundingClientRect();
+          if (!brush) { brush = element('div', { class: 'brush' }); chart.parentElement.append(brush); }
+          brush.style.left = `${Math.min(start, event.clientX) - box.left}px`;
+          brush.style.width = `${Math.abs(event.clientX - start)}px`;
+        }
+        this.hover(at(event.clientX), { x: event.clientX, y: event.clientY }, panel);
+      });
+      chart.addEventListener('pointerup', (event) => {
+        if (start !== null && brush) this.zoom(...[at(start), at(event.clientX)].sort((a, b) => a - b));
+        if (brush) brush.remove();
+        start = null; brush = null;
+      });
+      chart.addEventListener('pointercancel', () => { if (brush) brush.remove(); start = null; brush = null; });
+      chart.addEventListener('pointerleave', () => this.hover(null));
+      chart.addEventListener('blur', () => this.hover(null));
+      chart.addEventListener('dblclick', () => this.zoom(...this.whole));
+      chart.addEventListener('wheel', (event) => {
+        if (!event.shiftKey && !event.ctrlKey) return;
+        event.preventDefault();
+        const [from, to] = this.range, width = to - from;
+        if (event.ctrlKey) {
+          const middle = at(event.clientX), factor = event.deltaY > 0 ? 1.25 : 0.8;
+          this.zoom(middle - (middle - from) * factor, middle + (to - middle) * factor);
+        } else this.zoom(from + width * Math.sign(event.deltaY || event.deltaX) / 10, to + width * Math.sign(event.deltaY || event.deltaX) / 10);
+      }, { passive: false });
+      chart.addEventListener('keydown', (event) => {
+        const zooms = { '+': 'in', '=': 'in', '-': 'out', '0': 'all' };
+        if (zooms[event.key]) { this.zoomBy(zooms[event.key]); event.preventDefault(); return; }
+        if (event.key === 'Escape') { this.hover(null); return; }
+        const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+        if (!step) return;
+        event.preventDefault();
+        const [from, to] = this.range, now = view.signal('hover');
+        const time = now < from || now > to ? (from + to) / 2 : Math.min(to, Math.max(from, now + step * (to - from) / 100));
+        const box = chart.getBoundingClientRect();
+        this.hover(time, { x: box.left + box.width * (time - from) / (to - from), y: box.top + 20 }, panel);
+        live.textContent = panel.nearest(time).map((row) => row.join(' ')).join(', ');
+      });
+    }
+
+    runCharts() {
+      const names = this.data.algorithms, { color, dash } = scaleOf(names);
+      const accuracy = this.rowsOf('accuracy');
+      const charts = [];
+      if (accuracy.length) {
+        charts.push({
+          title: 'Accuracy against bytes that all workers sent and received', rows: accuracy,
+          spec: {
+            width: 'container', height: 260, data: { name: 'rows', values: accuracy },
+            mark: { type: 'line', point: { size: 30, filled: true }, aria: false },
+            encoding: {
+              x: { field: 'w', type: 'quantitative', title: 'MB', scale: spanOf(accuracy.map((r) => r.w)) > 30 ? { type: 'log' } : {}, axis: { tickCount: 6 } },
+              y: { field: 'v', type: 'quantitative', title: 'Test accuracy', scale: { domain: [0, 1] } }, color, strokeDash: dash, detail: { field: 'r', type: 'nominal' },
+              tooltip: [{ field: 'a', title: 'algorithm' }, { field: 's', title: 'seed' }, { field: 'w', title: 'MB', format: '.3~g' }, { field: 'v', title: 'accuracy', format: '.3f' }],
+            },
+          },
+        });
+      }
+      const results = this.data.results.map((row) => ({ ...row, a: row.algorithm, t: row.time_mean, v: row.accuracy_mean }));
+      if (results.length) {
+        const x = (field) => ({ field, type: 'quantitative', title: 'Model time (s)', scale: { zero: false, nice: true, padding: 12 }, axis: { tickCount: 6 } });
+        const y = (field) => ({ field, type: 'quantitative', title: 'Final test accuracy', scale: { zero: false, nice: true, padding: 12 } });
+        const tooltip = [{ field: 'a', title: 'algorithm' }, { field: 't', title: 'time (s)', format: '.3~f' }, { field: 'v', title: 'accuracy', format: '.3f' }];
+        charts.push({
+          title: 'Accuracy against time: the Pareto front (line) joins what nothing else beats in both', rows: results,
+          spec: {
+            width: 'container', height: 260, data: { name: 'rows', values: results },
+            layer: [
+              results.some((r) => r.front) && { transform: [{ filter: 'datum.front' }], mark: { type: 'line', color: variable('--soft'), strokeDash: [3, 3], aria: false }, encoding: { x: x('t'), y: y('v'), order: { field: 't' } } },
+              results.some((r) => r.accuracy_low !== null) && { transform: [{ filter: 'isValid(datum.accuracy_low)' }], mark: { type: 'rule', aria: false }, encoding: { x: x('t'), y: y('accuracy_low'), y2: { field: 'accuracy_high' }, color } },
+              results.some((r) => r.time_low !== null) && { transform: [{ filter: 'isValid(datum.time_low)' }], mark: { type: 'rule', aria: false }, encoding: { x: x('time_low'), x2: { field: 'time_high' }, y: y('v'), color } },
+              { mark: { type: 'point', filled: true, size: 110, aria: false }, encoding: { x: x('t'), y: y('v'), color, tooltip } },
+              { mark: { type: 'text', align: 'center', dy: -13, fontSize: 12, limit: 140, aria: false }, encoding: { x: x('t'), y: y('v'), text: { field: 'a' } } },
+            ].filter(Boolean),
+          },
+        });
+      }
+      charts.push(this.bars('Time of a step by phase', this.data.phases.map((r) => ({ a: r.algorithm, kind: r.phase, v: r.seconds })), 's a step and worker'));
+      const layers = this.data.layers.map((r) => ({ a: r.algorithm, layer: r.layer, v: r.bytes, k: r.k }));
+      if (layers.length) {
+        charts.push({
+          title: 'Bytes of each layer, up per worker and step', rows: layers, wide: true,
+          spec: {
+            width: 'container', height: 9 * layers.length + 12 * new Set(layers.map((r) => r.layer)).size, autosize: FIT, data: { name: 'rows', values: layers }, mark: { type: 'bar', aria: false },
+            encoding: {
+              y: { field: 'layer', type: 'nominal', sort: null, title: null, axis: { labelLimit: 120 } }, yOffset: { field: 'a', sort: names }, color,
+              x: { field: 'v', type: 'quantitative', title: 'B' },
+              tooltip: [{ field: 'layer' }, { field: 'a', title: 'algorithm' }, { field: 'v', title: 'bytes' }, { field: 'k', title: 'density' }],
+            },
+          },
+        });
+      }
+      const step = this.data.step.map((r) => ({ ...r, a: r.algorithm, row: `${r.algorithm} · ${r.node}${r.layers ? ` · ${r.layers}` : ''}` }));
+      if (step.length) {
+        const kinds = [...new Set(step.map((r) => r.activity))];
+        charts.push({
+          title: 'What nodes did in one step, in the middle of each algorithm’s run', rows: step, wide: true,
+          spec: {
+            width: 'container', height: 17 * new Set(step.map((r) => r.row)).size, autosize: FIT, data: { name: 'rows', values: step }, mark: { type: 'bar', aria: false, stroke: variable('--bg'), strokeWidth: 0.5, height: { band: 0.9 } },
+            encoding: {
+              y: { field: 'row', type: 'nominal', sort: null, title: null, axis: { labelLimit: innerWidth < 700 ? 110 : 260, grid: false } },
+              x: { field: 'from_ms', type: 'quantitative', title: 'ms after the begin of the step', axis: { tickCount: 8 } }, x2: { field: 'to_ms' },
+              color: this.activities(kinds, 'activity'),
+              tooltip: [{ field: 'a', title: 'algorithm' }, { field: 'node' }, { field: 'activity' }, { field: 'from_ms', title: 'from (ms)', format: '.1f' }, { field: 'to_ms', title: 'to (ms)', format: '.1f' }],
+            },
+          },
+        });
+      }
+      return charts;
+    }
+
+    activities(kinds, field) {
+      const range = kinds.map((kind, i) => (kind === 'wait' || kind === 'stall' ? variable('--line') : colour(ACTIVITIES[kind] ?? i)));
+      return { field, type: 'nominal', scale: { domain: kinds, range }, legend: { columns: innerWidth < 700 ? 3 : 8 } };
+    }
+
+    bars(title, rows, unit) {
+      const kinds = [...new Set(rows.map((r) => r.kind))];
+      return {
+        title, rows, wide: true,
+        spec: {
+          width: 'container', height: 30 * new Set(rows.map((r) => r.a)).size, autosize: FIT, data: { name: 'rows', values: rows }, mark: { type: 'bar', aria: false, height: { band: 0.72 } },
+          encoding: {
+            y: { field: 'a', type: 'nominal', sort: this.data.algorithms, title: null, axis: { grid: false, labelLimit: 140 } },
+            x: { field: 'v', type: 'quantitative', title: unit, axis: { tickCount: 8 } }, order: { field: 'n' },
+            color: this.activities(kinds, 'kind'),
+            tooltip: [{ field: 'a', title: 'algorithm' }, { field: 'kind', title: 'phase' }, { field: 'v', title: unit, format: '.3~g' }],
+          },
+          transform: [{ calculate: `indexof(${JSON.stringify(kinds)}, datum.kind)`, as: 'n' }],
+        },
+      };
+    }
+
+    jobCharts() {
+      const charts = [];
+      const phases = this.data.job_phases.map((r) => ({ a: r.algorithm, kind: r.phase, v: r.seconds }));
+      if (phases.length) charts.push(this.bars('Time of a step by phase, as the job marked it', phases, 's a step'));
+      const bytes = this.data.job_bytes.map((r) => ({ a: r.algorithm, node: r.node, direction: r.direction, v: r.megabytes }));
+      if (bytes.length) {
+        const { color } = scaleOf(this.data.algorithms);
+        charts.push({
+          title: 'What each node’s link carried', rows: bytes, wide: true,
+          spec: {
+            width: 'container', height: 13 * bytes.length + 12 * new Set(bytes.map((r) => r.node + r.direction)).size, autosize: FIT, data: { name: 'rows', values: bytes }, mark: { type: 'bar', aria: false },
+            transform: [{ calculate: "datum.node + ' ' + datum.direction", as: 'end' }],
+            encoding: {
+              y: { field: 'end', type: 'nominal', sort: null, title: null, axis: { grid: false } }, yOffset: { field: 'a', sort: this.data.algorithms }, color,
+              x: { field: 'v', type: 'quantitative', title: 'MB' },
+              tooltip: [{ field: 'a', title: 'run' }, { field: 'end', title: 'link' }, { field: 'v', title: 'MB' }],
+            },
+          },
+        });
+      }
+      return charts;
+    }
+  }
+
+  const readout = element('div', { class: 'readout', hidden: '', 'aria-hidden': 'true' });
+  const live = element('div', { class: 'hidden', role: 'status' });
+  document.body.append(readout, live);
+
+  const theme = document.getElementById('theme');
+  const THEMES = ['system', 'light', 'dark'];
+  theme.hidden = false;
+  theme.addEventListener('click', () => {
+    const next = THEMES[(THEMES.indexOf(root.dataset.theme || 'system') + 1) % THEMES.length];
+    if (next === 'system') delete root.dataset.theme; else root.dataset.theme = next;
+    theme.textContent = `Colours: ${next}`;
+    theme.setAttribute('aria-label', `Colours: ${next}. Press to change`);
+    draw();
+  });
+  matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => draw());
+
+  for (const node of document.querySelectorAll('.section')) drawn.push(new Section(node, sections[Number(node.dataset.section)]));
+
+  let drawing = Promise.resolve();
+  function draw() {
+    root.dataset.drawn = 'no';
+    drawing = drawing.then(async () => {
+      for (const section of drawn) await section.draw();
+      root.dataset.drawn = 'yes';
+    });
+    return drawing;
+  }
+
+  /* A part that an address leads to may lie in something that is folded. */
+  function unfold() {
+    const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    for (let node = target; node; node = node.parentElement) if (node.tagName === 'DETAILS') node.open = true;
+  }
+  addEventListener('hashchange', unfold);
+  unfold();
+  draw();
+})();

@@ -1,0 +1,244 @@
+"""Series that the report's page draws, of runs that compare, as short columns of finite numbers.
+
+Everything here ends up as JSON in the page: numbers have four to six digits, a line has at most
+``MOST_POINTS`` points (the least and the most of every stretch are kept), and times are seconds of
+model time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
+from typing import Any
+
+import numpy as np
+
+from analysis.figures import job_bytes, job_phases, job_steps, job_values, phases, timeline
+from analysis.load import Array, Run, by_algorithm, lowest_seeds
+from analysis.series import EndSamples, LinkBins, ends
+from analysis.statistics import Interval
+from analysis.tables import layer_rows
+from analysis.timeline import middle
+
+MOST_POINTS = 400
+"""The most points of a line."""
+MOST_VIEWS, MOST_BARS = 6, 400
+"""The most algorithms of which one step is drawn, and the most bars of each node in it."""
+_WORKERS = 4
+_DIGITS = 4
+_VARIES = 1e-9
+
+Column = list[float | None]
+Points = list[Column]
+"""Times, values, and more columns of the same length."""
+
+
+def short(value: float | None, digits: int = _DIGITS) -> float | None:
+    """``value`` with so many digits; None where it is not finite, as JSON has no such numbers."""
+    if value is None or not isfinite(value):
+        return None
+    return float(f"{value:.{digits}g}")
+
+
+def columns(*arrays: Iterable[float]) -> Points:
+    """Arrays as columns; the first, of times, with more digits."""
+    first, *others = arrays
+    return [
+        [short(float(value), _DIGITS + 2) for value in first],
+        *([short(float(value)) for value in other] for other in others),
+    ]
+
+
+def thinned(times: Array, values: Array, most: int = MOST_POINTS) -> tuple[Array, Array]:
+    """At most ``most`` of the points, in their order: of every stretch of equally many points, the
+    one with the least value and the one with the largest."""
+    if len(times) <= most:
+        return times, values
+    kept = set[int]()
+    for part in np.array_split(np.arange(len(times)), most // 2):
+        own = np.nan_to_num(values[part])
+        kept |= {int(part[own.argmin()]), int(part[own.argmax()])}
+    order = sorted(kept)
+    return times[order], values[order]
+
+
+def watched_end(runs: Sequence[Run]) -> tuple[str, str]:
+    """Return the link and the direction whose rates are drawn: to the server if its rate changes or
+    none does; else that whose rate changes most."""
+    run = longest(runs)
+    first = run.server, "down"
+    spans = {(end.link, end.direction): _span(end.samples) for end in ends(run)}
+    if spans.get(first, 1.0) > 1 + _VARIES or not spans:
+        return first
+    return max(spans, key=lambda end: (spans[end] > 1 + _VARIES, spans[end], end == first))
+
+
+def _span(samples: LinkBins) -> float:
+    """Largest asked rate over the least one that is not an outage; 1 without samples."""
+    rates = samples.requested[samples.requested > 0]
+    return float(rates.max() / rates.min()) if len(rates) else 1.0
+
+
+def longest(runs: Sequence[Run]) -> Run:
+    """Return the run that took longest."""
+    return max(runs, key=lambda run: float(run.summary["time_s"]))
+
+
+def rate_changes(samples: LinkBins) -> list[tuple[float, float]]:
+    """When the asked rate became what it then was (bit/s), from the first sample on."""
+    changes: list[tuple[float, float]] = []
+    for start, stop, rate in zip(samples.start, samples.stop, samples.requested, strict=True):
+        if stop <= 0:
+            continue
+        if not changes or abs(rate - changes[-1][1]) > 1e-3 * max(rate, changes[-1][1]):
+            changes.append((max(0.0, float(start)), float(rate)))
+    return changes
+
+
+def section_data(runs: Sequence[Run], results: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Everything that the page draws of ``runs``; ``results``: a row per algorithm, as
+    ``result_row`` gives it."""
+    data: dict[str, Any] = {
+        "algorithms": list(by_algorithm(runs)),
+        "seeds": sorted({run.seed for run in runs}),
+        "time_s": short(float(longest(runs).summary["time_s"]), 6),
+        "job": runs[0].is_job,
+        "results": list(results),
+    }
+    if runs[0].is_job:
+        return {**data, **_of_jobs(runs)}
+    link, direction = watched_end(runs)
+    return {
+        **data,
+        "link": f"{link} {direction}",
+        "runs": [_of_run(index, run, link, direction) for index, run in enumerate(runs)],
+        "phases": [
+            {**row, "seconds": short(row["seconds"])} for row in phases.data(runs) if row["seconds"]
+        ],
+        "layers": [
+            {
+                "algorithm": row["algorithm"],
+                "layer": row["layer"],
+                "bytes": short(row["bytes_up"]),
+                "k": short(row["achieved"]),
+            }
+            for row in layer_rows(runs)
+        ],
+        "step": _step_bars(runs),
+    }
+
+
+def result_row(
+    algorithm: str, time_s: Interval, accuracy: Interval, on_front: bool
+) -> dict[str, Any]:
+    """An algorithm's mean time and accuracy with their intervals, for the chart of both."""
+    return {
+        "algorithm": algorithm,
+        "front": on_front,
+        **{f"time_{end}": short(value) for end, value in time_s.to_json().items()},
+        **{f"accuracy_{end}": short(value) for end, value in accuracy.to_json().items()},
+    }
+
+
+def _of_run(index: int, run: Run, link: str, direction: str) -> dict[str, Any]:
+    samples = EndSamples(run, link, direction).samples
+    step_ends = run.per_step("end_s")
+    return {
+        "run": index,
+        "algorithm": run.algorithm,
+        "seed": run.seed,
+        "asked": _asked(samples, float(run.summary["time_s"])),
+        "delivered": _delivered(samples),
+        "k": columns(*thinned(step_ends, run.per_step("density"))),
+        "delay": columns(*thinned(step_ends, run.per_step("delay_s"))),
+        "accuracy": _accuracy(run),
+        "unreliable": _unreliable(run),
+    }
+
+
+def _asked(samples: LinkBins, stop_s: float) -> Points:
+    """Mbit/s: where it changes, and at the end."""
+    changes = rate_changes(samples)
+    if not changes:
+        return [[], []]
+    times, rates = (np.array(column) for column in zip(*changes, strict=True))
+    times, rates = thinned(times, rates)
+    return columns([*times, max(stop_s, float(times[-1]))], [*rates / 1e6, rates[-1] / 1e6])
+
+
+def _delivered(samples: LinkBins) -> Points:
+    """Mbit/s of the samples in which a queue stood throughout: in others the link cannot be blamed
+    for what it did not deliver."""
+    busy = samples.busy & (samples.start >= 0)
+    middle = (samples.start + samples.stop) / 2
+    return columns(*thinned(middle[busy], samples.delivered[busy] / 1e6))
+
+
+def _accuracy(run: Run) -> Points:
+    """Times, accuracies and MB that all workers had sent and received by then, of every
+    evaluation."""
+    steps, times, accuracies = run.evaluations()
+    records = run.events.get("step", [])
+    numbers = np.array([float(record["step"]) for record in records])
+    sizes = np.array([float(record["bytes_up"] + record["bytes_down"]) for record in records])
+    order = np.argsort(numbers, kind="stable")
+    total = np.concatenate([[0.0], np.cumsum(sizes[order])])
+    sent = total[np.searchsorted(numbers[order], steps, side="right")] / 1e6
+    return columns(times, accuracies, sent)
+
+
+def _unreliable(run: Run) -> Points:
+    spans = run.disturbed()[:MOST_POINTS]
+    return columns([start for start, _ in spans], [stop for _, stop in spans])
+
+
+def _step_bars(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Bars of the step in the middle of every algorithm's lowest seed, of so many nodes as there is
+    room for."""
+    return [
+        {
+            "algorithm": run.algorithm,
+            **{key: bar[key] for key in ("node", "activity", "layers", "step")},
+            "from_ms": short(bar["from_ms"], 6),
+            "to_ms": short(bar["to_ms"], 6),
+        }
+        for run in lowest_seeds(runs)[:MOST_VIEWS]
+        for _, bars in timeline.View(run, (middle(run),), _WORKERS).panels()
+        for bar in bars[:MOST_BARS]
+    ]
+
+
+def _of_jobs(runs: Sequence[Run]) -> dict[str, Any]:
+    """Rows of the figures of jobs, under names that tell runs of the same label apart."""
+    names = job_labels(runs)
+    tables = {
+        module.NAME: [
+            {**{key: _plain(value) for key, value in row.items()}, "algorithm": names[row["run"]]}
+            for row in _every(module.data(runs))
+        ]
+        for module in (job_steps, job_phases, job_values, job_bytes)
+    }
+    unreliable = [
+        {"algorithm": name, "spans": _unreliable(run)}
+        for name, run in zip(names, runs, strict=True)
+    ]
+    return {**tables, "algorithms": names, "unreliable": unreliable}
+
+
+def _plain(value: object) -> object:
+    """A number with few digits; anything else as it is."""
+    return short(value, _DIGITS + 2) if isinstance(value, float) else value
+
+
+def job_labels(runs: Sequence[Run]) -> list[str]:
+    """A name for each run: its label, with a number where several have the same."""
+    labels = [run.algorithm for run in runs]
+    return [
+        label if labels.count(label) == 1 else f"{label} ({labels[: index + 1].count(label)})"
+        for index, label in enumerate(labels)
+    ]
+
+
+def _every(rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+    """Not more rows than a page has room for: every so-many-th."""
+    return rows[:: -(-len(rows) // (10 * MOST_POINTS)) or 1]

@@ -1,0 +1,305 @@
+"""Sentences of the report's page: what came of each algorithm, how k followed the link, and what
+the certificate says of each link.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Literal
+
+from analysis.comparison import Compared, ComparedOutcome, compared
+from analysis.load import Run, by_algorithm, lowest_seeds
+from analysis.page_data import rate_changes, watched_end
+from analysis.series import EndSamples
+from testbed.fidelity.verdict import CERTIFICATE
+from testbed.records.run_directory import read_json
+from testbed.topology import VIRTUAL
+from testbed.units import Rate
+from testbed.user_files import data_of
+
+State = Literal["valid", "degraded", "invalid", "not judged"]
+_WORST: tuple[State, ...] = ("not judged", "valid", "degraded", "invalid")
+VERDICTS = {
+    "valid": "Every measure of the emulation is within its limit.",
+    "degraded": "Some measure is off by up to three times its limit: trends hold, digits do not.",
+    "invalid": "Some measure is further off, or the run did not end: do not use its numbers.",
+}
+"""Meaning of each verdict."""
+_MOST_CHANGES = 12
+"""With more changes of the rate, sentences give the range of k alone."""
+_FALL = 0.8
+"""A rate that falls to less than this share of it has fallen."""
+_STEPS = 3
+"""The number of steps whose median k is given."""
+_SAME = 1.05
+
+
+def outcome(runs: Sequence[Run]) -> Compared:
+    """``runs`` as a comparison against ``none``, or the first algorithm where none is."""
+    summaries = [{**run.summary, "dir": str(run.path), "algorithm": run.algorithm} for run in runs]
+    return compared(str(runs[0].manifest["scenario"]), runs[0].path, summaries, summaries)
+
+
+def headline(comparison: Compared) -> str:
+    """The result in one sentence."""
+    others = [
+        own
+        for own in comparison.algorithms
+        if own.algorithm != comparison.baseline and own.speedup.mean is not None
+    ]
+    if not others and len(comparison.algorithms) > 1:
+        return f"Nothing to compare with: no run of {comparison.baseline} counts, or no other does."
+    if not others:
+        count = len(comparison.runs)
+        return f"{count} {'run' if count == 1 else 'runs'} of {comparison.scenario}."
+    best = max(others, key=lambda own: own.speedup.mean or 0.0)
+    if (best.speedup.mean or 0.0) < 1:
+        return f"No algorithm was faster than {comparison.baseline}."
+    return f"{_faster(best, comparison.baseline)}{_cost(best, comparison)}."
+
+
+def algorithm_sentences(runs: Sequence[Run], comparison: Compared) -> list[str]:
+    """One sentence for each algorithm: its speed, its accuracy, and how its k followed the link."""
+    first = {run.algorithm: run for run in lowest_seeds(runs)}
+    end = watched_end(runs)
+    sentences = []
+    for own in comparison.algorithms:
+        density = density_sentence(first[own.algorithm], end)
+        speed = (
+            _baseline(own)
+            if own.algorithm == comparison.baseline
+            else _faster(own, comparison.baseline, named=False) + _cost(own, comparison)
+        )
+        sentences.append(f"{own.algorithm}: {speed}; {density}.")
+    return sentences
+
+
+def density_sentence(run: Run, end: tuple[str, str]) -> str:
+    """How the run's k followed the asked rate of link direction ``end``."""
+    times, densities = run.per_step("end_s"), run.per_step("density")
+    low, high = float(densities.min()), float(densities.max())
+    if high <= low * (1 + 1e-9):
+        return "it sent everything" if low == 1 else f"k stayed at {low:.2g}"
+    changes = rate_changes(EndSamples(run, *end).samples)
+    turns = _falls_and_rises(changes) if len(changes) <= _MOST_CHANGES else []
+    known = []
+    for time_s, until_s, rate, fell in turns:
+        before = [k for t, k in zip(times, densities, strict=True) if t <= time_s][-_STEPS:]
+        after = [k for t, k in zip(times, densities, strict=True) if time_s < t <= until_s][
+            -_STEPS:
+        ]
+        if before and after:
+            known.append((float(median(before)), float(median(after)), rate, fell))
+    if not known:
+        return f"k was between {low:.2g} and {high:.2g}"
+    parts = [
+        f"{'k went' if not index else ''} from {before:.2g} to {after:.2g} when the link "
+        f"{'fell' if fell else 'rose'} to {Rate(round(rate))}".strip()
+        for index, (before, after, rate, fell) in enumerate(known[:2])
+    ]
+    return ", and ".join(parts)
+
+
+def _falls_and_rises(
+    changes: Sequence[tuple[float, float]],
+) -> list[tuple[float, float, float, bool]]:
+    """When, until when, to what rate, and whether it fell: of changes that are large."""
+    turns = []
+    for index in range(1, len(changes)):
+        (_, before), (time_s, rate) = changes[index - 1], changes[index]
+        until_s = changes[index + 1][0] if index + 1 < len(changes) else float("inf")
+        if rate < _FALL * before or before < _FALL * rate:
+            turns.append((time_s, until_s, rate, rate < before))
+    return turns
+
+
+def _baseline(own: ComparedOutcome) -> str:
+    time_s, accuracy = own.time_s.mean, own.accuracy.mean
+    if time_s is None:
+        return "no run that counts"
+    reached = "" if accuracy is None else f", accuracy {accuracy:.3f}"
+    return f"{time_s:.1f} s{reached}; the others are compared with it"
+
+
+def _faster(own: ComparedOutcome, baseline: str, *, named: bool = True) -> str:
+    speedup = own.speedup
+    name = f"{own.algorithm} was " if named else ""
+    if speedup.mean is None:
+        return (
+            f"{name}not compared with {baseline}: no pair of runs that count and made as many steps"
+        )
+    between = (
+        "" if speedup.low is None else f" (95 % interval {speedup.low:.3g} to {speedup.high:.3g})"
+    )
+    if 1 / _SAME < speedup.mean < _SAME:
+        return f"{name}as fast as {baseline}{between}"
+    if speedup.mean < 1:
+        return f"{name}{1 / speedup.mean:.2g} times as slow as {baseline}{between}"
+    return f"{name}{speedup.mean:.2g} times as fast as {baseline}{between}"
+
+
+def _cost(own: ComparedOutcome, comparison: Compared) -> str:
+    base = next(o for o in comparison.algorithms if o.algorithm == comparison.baseline)
+    if own.accuracy.mean is None or base.accuracy.mean is None:
+        return ""
+    return f", accuracy {own.accuracy.mean:.3f} ({base.algorithm}: {base.accuracy.mean:.3f})"
+
+
+def job_sentences(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:
+    """One sentence for each run of a job: how long its steps took, against the first's."""
+    sentences = []
+    first = runs[0].summary.get("step_s")
+    for run, label in zip(runs, labels, strict=True):
+        step_s = run.summary.get("step_s")
+        if step_s is None:
+            sentences.append(
+                f"{label}: {run.summary['time_s']:.1f} s in all; its steps are not known."
+            )
+            continue
+        against = ""
+        if first and run is not runs[0]:
+            against = f", {first / step_s:.2g} times as fast as {labels[0]}"
+        sentences.append(f"{label}: {step_s:.3g} s a step{against}.")
+    return sentences
+
+
+def repeat_command(runs: Sequence[Run]) -> str:
+    """The command that runs them again, with the scenario that the page has."""
+    run = runs[0]
+    fabric = shlex.quote(str(run.manifest["fabric"]))
+    if run.is_job:
+        row = run.manifest["algorithm"]
+        command = shlex.join(str(part) for part in row.get("command") or [])
+        name = shlex.quote(run.algorithm)
+        return f"testbed exec scenario.yaml --fabric {fabric} --name {name} -- {command}"
+    seeds = sorted({own.seed for own in runs})
+    names = "".join(f" --algo {shlex.quote(name)}" for name in by_algorithm(runs))
+    verb = "compare" if len(seeds) > 1 else "run"
+    listed = ",".join(map(str, seeds))
+    return f"testbed {verb} scenario.yaml --fabric {fabric}{names} --seed {listed}"
+
+
+@dataclass(frozen=True, slots=True)
+class Lamp:
+    """The judgement of one link direction, from the certificate."""
+
+    end: str
+    state: State
+    sentences: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """The judgement of a run and of its links. ``certificate``: whether it has one."""
+
+    verdict: str
+    meaning: str
+    certificate: bool
+    lamps: tuple[Lamp, ...]
+
+
+def trust(run: Run) -> Trust:
+    """Read the certificate of ``run``, if it has one."""
+    path = run.path / CERTIFICATE
+    known = read_json(path) if path.is_file() else None
+    lamps = () if known is None else tuple(_lamp(link, known) for link in known["links"])
+    meaning = VERDICTS.get(run.verdict, "This verdict is not one of ours.")
+    if run.verdict == "valid" and known is None and run.manifest["fabric"] == VIRTUAL:
+        meaning = (
+            "It came to its end, and its counts agree. Links were modelled: nothing to certify."
+        )
+    return Trust(run.verdict, meaning, known is not None, lamps)
+
+
+def _lamp(link: Mapping[str, Any], certificate: Mapping[str, Any]) -> Lamp:
+    end = f"{link['link']} {link['direction']}"
+    checks = list(_checks(link, certificate))
+    factor = float(certificate["thresholds"]["degraded_factor"])
+    states = [_state(deviation, limit, factor) for _, deviation, limit in checks]
+    wrong = tuple(str(fault) for fault in _wrong(link))
+    worst = max(states, key=_WORST.index, default=_WORST[0])
+    return Lamp(end, "invalid" if wrong else worst, (*wrong, *(said for said, _, _ in checks)))
+
+
+def _checks(
+    link: Mapping[str, Any], certificate: Mapping[str, Any]
+) -> Iterator[tuple[str, float | None, float]]:
+    """A sentence, the deviation (None: not judged) and its limit, as the verdict has them."""
+    limits, seconds = certificate["thresholds"], float(certificate["seconds"])
+    busy = link["busy"]
+    share, ratio, slack = (
+        busy.get("share") or 0.0,
+        busy.get("ratio"),
+        busy.get("ratio_slack") or 0.0,
+    )
+    if ratio is None or share * seconds < limits["busy_floor_s"]:
+        yield (
+            f"A queue stood at it for {share * seconds:.1f} s: too short to judge its rate by.",
+            None,
+            0.0,
+        )
+    else:
+        said = (
+            f"While a queue stood at it ({share:.0%} of the time) it delivered {ratio:.2%} of the "
+            "rate asked for."
+        )
+        yield said, max(0.0, abs(ratio - 1) - slack), limits["ratio_deviation"]
+        if (error := busy.get("mape_1s")) is not None:
+            yield (
+                f"In single seconds it was off by {error:.2%} on average.",
+                error,
+                limits["mape_1s"],
+            )
+    late = link["changes"].get("lateness_ms") or {}
+    if late.get("max") is not None:
+        said = f"Its {link['changes']['applied']} changes came at most {late['max']:.1f} ms late."
+        yield said, late["max"], limits["lateness_max_ms"]
+        if late.get("p99_at_least") is not None:
+            said = f"99 % of them came less than {late['p99']:.1f} ms late."
+            yield said, late["p99_at_least"], limits["lateness_p99_ms"]
+    if (excess := link["queue"].get("excess_share")) is not None:
+        if excess > limits["excess_share"]:
+            yield (
+                f"{excess:.2%} of its bits came faster than asked for.",
+                excess,
+                limits["excess_share"],
+            )
+        else:
+            yield "It never delivered more than it was asked for.", excess, limits["excess_share"]
+
+
+def _wrong(link: Mapping[str, Any]) -> Iterator[str]:
+    """Sentences for what may not be at all."""
+    if failure := link["watch"].get("failure"):
+        yield f"It could not be watched: {failure}."
+    if mismatches := link["watch"].get("mismatches"):
+        yield f"The kernel had something else than was asked for {len(mismatches)} times."
+    if missing := link["changes"].get("missing"):
+        yield f"{missing} changes of the scenario were not made."
+    yield from link["changes"].get("faults") or ()
+
+
+def _state(deviation: float | None, limit: float, factor: float) -> State:
+    if deviation is None:
+        return "not judged"
+    if deviation <= limit * (1 + 1e-9):
+        return "valid"
+    return "degraded" if deviation <= factor * limit * (1 + 1e-9) else "invalid"
+
+
+def reasons(run: Run) -> list[str]:
+    """Reasons of the verdict, worst first."""
+    return [str(reason) for reason in run.summary["reasons"]]
+
+
+def scenario_text(run: Run) -> str:
+    """The scenario with all defaults, as the run's directory has it; empty where it has none."""
+    path = run.path / "scenario.yaml"
+    return data_of(path, MOST_BYTES).decode(errors="replace") if path.is_file() else ""
+
+
+MOST_BYTES = 1 << 20
+"""The most bytes of a scenario."""

@@ -1,0 +1,377 @@
+"""The report's page: its data, its sentences, and that words of others stay words in it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from synthetic_job import Job, make_job
+from synthetic_run import Recipe, make_run
+
+from analysis import page_words
+from analysis.load import Run, load, load_groups
+from analysis.page_data import MOST_POINTS, section_data, short, thinned, watched_end
+from analysis.report import PAGE, SCRIPTS, render, sentences, write_report
+from testbed.errors import InputError
+from testbed.fidelity.verdict import Verdict
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"' {{ 7 * 7 }}"
+MOST_BYTES = 3_000_000
+
+
+class Page(HTMLParser):
+    """Elements of a page: scripts with their text, ids, targets of its own addresses, and meta."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: Counter[str] = Counter()
+        self.ids: list[str] = []
+        self.targets: list[str] = []
+        self.scripts: list[tuple[str, str]] = []
+        self.policy = ""
+        self.words: list[str] = []
+        self._open = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.tags[tag] += 1
+        self.ids += [given["id"]] if given.get("id") else []
+        assert not any(name.startswith("on") for name in given), given
+        assert "src" not in given
+        if tag == "a":
+            self.targets.append(given["href"] or "")
+        if tag == "script":
+            self._open = given.get("type") or "text/javascript"
+        if tag == "meta" and given.get("http-equiv") == "Content-Security-Policy":
+            self.policy = given["content"] or ""
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "script":
+            self._open = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._open:
+            self.scripts.append((self._open, data))
+        else:
+            self.words.append(data)
+
+    @property
+    def data(self) -> Any:
+        (text,) = (text for kind, text in self.scripts if kind == "application/json")
+        return json.loads(text)
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    out = tmp_path_factory.mktemp("page")
+    return [
+        make_run(out, Recipe("none", 1.0, 1, 30)),
+        make_run(out, Recipe("topk-0.15", 0.15, 1, 30)),
+        make_run(out, Recipe("adaptive", None, 1, 30, verdict=Verdict("degraded", ["late"]))),
+    ]
+
+
+@pytest.fixture(scope="module")
+def groups(paths: list[Path]) -> list[list[Run]]:
+    return load_groups(paths)
+
+
+@pytest.fixture(scope="module")
+def page(groups: list[list[Run]]) -> Page:
+    return Page(render(groups))
+
+
+def changed(run: Run, **manifest: Any) -> Run:
+    return Run(run.path, {**run.manifest, **manifest}, run.summary, run.events, run.links)
+
+
+def with_rates(run: Run, rates: list[float], densities: list[float]) -> Run:
+    """The same run with a step a second: rates (Mbit/s) of the server's link, and k, second by second."""
+    samples = [
+        {"kind": "sample", "link": "server", "direction": "down", "from_s": float(at), "to_s": at + 1.0,
+         "asked_bits": rate * 1e6, "delivered_bits": rate * 0.9e6, "busy": at % 2 == 0}
+        for at, rate in enumerate(rates)
+    ]  # fmt: skip
+    steps = [
+        {**run.events["step"][0], "step": at, "end_s": at + 0.9, "density": k, "delay_s": 0.1}
+        for at, k in enumerate(densities)
+    ]
+    return Run(run.path, run.manifest, run.summary, {**run.events, "step": steps}, samples)
+
+
+def test_everything_is_inside_and_nothing_is_fetched(page: Page) -> None:
+    assert page.tags["script"] == len(SCRIPTS) + 2
+    assert page.tags["link"] == page.tags["img"] == page.tags["iframe"] == 0
+    assert page.policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe-eval" not in page.policy and "http" not in page.policy
+    run_by_a_reader = [text for kind, text in page.scripts if kind == "text/javascript"]
+    for text in run_by_a_reader:
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"'sha256-{digest}'" in page.policy
+    assert page.policy.count("sha256-") == len(run_by_a_reader)
+
+
+def test_scripts_of_others_are_those_that_were_fetched() -> None:
+    listed = json.loads((PAGE / "vendor" / "scripts.json").read_text())
+    assert [script["name"] for script in listed] == list(SCRIPTS)
+    for script in listed:
+        content = (PAGE / "vendor" / f"{script['name']}.js").read_bytes()
+        assert hashlib.sha256(content).hexdigest() == script["sha256"]
+        assert script["integrity"].startswith("sha512-")
+        assert b"</script" not in content.lower()
+        assert "Copyright" in (PAGE / "vendor" / f"{script['name']}.LICENSE").read_text()
+
+
+def test_every_number_leads_to_its_run(page: Page) -> None:
+    assert len(set(page.ids)) == len(page.ids)
+    inside = [target[1:] for target in page.targets if target.startswith("#")]
+    assert set(inside) <= set(page.ids)
+    assert Counter(inside)["c1-r0"] >= 15
+
+
+def test_words_of_others_stay_words(groups: list[list[Run]], tmp_path: Path) -> None:
+    (runs,) = groups
+    hostile = []
+    for index, run in enumerate(runs):
+        known = {**run.manifest["algorithm"], "name": f"{HOSTILE}{index}"}
+        summary = {**run.summary, "reasons": [HOSTILE], "verdict": HOSTILE if index else "valid"}
+        manifest = {
+            **run.manifest,
+            "algorithm": known,
+            "scenario": HOSTILE,
+            "fabric": HOSTILE,
+            "tcp_timers": HOSTILE,
+        }
+        path = tmp_path / str(index)
+        path.mkdir()
+        (path / "scenario.yaml").write_text(HOSTILE)
+        hostile.append(Run(path, manifest, summary, run.events, run.links))
+    page = Page(render([hostile], [[Path("figures") / f"{HOSTILE.replace('/', '')}.png"]]))
+    assert page.tags["script"] == len(SCRIPTS) + 2
+    assert page.tags["img"] == 0
+    assert page.data[0]["algorithms"] == [f"{HOSTILE}{index}" for index in range(3)]
+    assert "49" not in page.words
+    assert sum(HOSTILE in words for words in page.words) > 10
+
+
+def test_words_of_a_job_stay_words(tmp_path: Path) -> None:
+    run = load(make_job(tmp_path, Job(steps=4)))
+    row = {**run.manifest["algorithm"], "name": HOSTILE, "command": [HOSTILE]}
+    page = Page(render([[changed(run, algorithm=row)]]))
+    assert page.tags["script"] == len(SCRIPTS) + 2
+    assert page.data[0]["algorithms"] == [HOSTILE]
+    assert page.data[0]["job_steps"] and page.data[0]["job_bytes"]
+    assert any("testbed exec scenario.yaml" in words for words in page.words)
+
+
+def test_the_same_runs_give_the_same_page(paths: list[Path], groups: list[list[Run]]) -> None:
+    assert render(groups) == render(load_groups(paths))
+
+
+def test_twenty_runs_fit(tmp_path: Path) -> None:
+    names = ("none", "topk-0.15", "topk-0.01", "adaptive")
+    recipes = [
+        Recipe(name, density, seed, 30)
+        for name, density in zip(names, (1.0, 0.15, 0.01, None), strict=True)
+        for seed in range(1, 6)
+    ]
+    text = render(load_groups([make_run(tmp_path, recipe) for recipe in recipes]))
+    assert len(text.encode()) < MOST_BYTES
+    page = Page(text)
+    assert len(page.data[0]["runs"]) == 20
+    assert any("±" in words for words in page.words)
+
+
+def test_lines_keep_their_least_and_largest() -> None:
+    times = np.arange(10_000.0)
+    values = np.sin(times)
+    values[777], values[4321] = 9.0, -9.0
+    few_times, few = thinned(times, values)
+    assert len(few) <= MOST_POINTS
+    assert (few.max(), few.min()) == (9.0, -9.0)
+    assert list(few_times) == sorted(few_times)
+    assert thinned(times[:5], values[:5])[1] is not few
+
+
+def test_numbers_are_finite() -> None:
+    assert short(float("nan")) is short(float("inf")) is short(None) is None
+    assert short(0.123456) == 0.1235
+
+
+def test_delivered_rates_are_of_busy_times_alone(groups: list[list[Run]]) -> None:
+    run = with_rates(groups[0][0], [100.0, 20.0, 100.0], [0.5, 0.4, 0.3])
+    (known,) = section_data([run], ())["runs"]
+    assert known["delivered"] == [[0.5, 2.5], [90.0, 90.0]]
+    assert known["asked"][1] == [100.0, 20.0, 100.0, 100.0]
+    assert watched_end([run]) == ("server", "down")
+
+
+def test_another_link_is_watched_where_only_its_rate_changes(groups: list[list[Run]]) -> None:
+    run = with_rates(groups[0][0], [100.0] * 3, [0.5] * 3)
+    other = [{**sample, "link": "worker-1", "direction": "up"} for sample in run.links]
+    other[1]["asked_bits"] = 5e6
+    both = Run(run.path, run.manifest, run.summary, run.events, [*run.links, *other])
+    assert watched_end([both]) == ("worker-1", "up")
+
+
+def test_sentences_say_how_k_followed_the_link(groups: list[list[Run]]) -> None:
+    rates, fall = [100.0] * 4 + [20.0] * 4 + [100.0] * 4, [0.2] * 4 + [0.03] * 4 + [0.1] * 4
+    end = "server", "down"
+    run = groups[0][0]
+    assert page_words.density_sentence(with_rates(run, rates, fall), end) == (
+        "k went from 0.2 to 0.03 when the link fell to 20 Mbit/s, "
+        "and from 0.03 to 0.1 when the link rose to 100 Mbit/s"
+    )
+    assert (
+        page_words.density_sentence(with_rates(run, rates, [0.15] * 12), end) == "k stayed at 0.15"
+    )
+    assert (
+        page_words.density_sentence(with_rates(run, rates, [1.0] * 12), end) == "it sent everything"
+    )
+    busy = [100.0, 50.0] * 20
+    many = page_words.density_sentence(with_rates(run, busy, fall), end)
+    assert many == "k was between 0.03 and 0.2"
+
+
+def test_one_sentence_for_each_algorithm(paths: list[Path], page: Page) -> None:
+    none, topk, adaptive = sentences(paths)
+    assert none.startswith("none: ") and none.endswith("; it sent everything.")
+    assert topk.startswith("topk-0.15: ") and " times as fast as none" in topk
+    assert topk.endswith("k stayed at 0.15.")
+    assert adaptive.startswith("adaptive: ")
+    assert all(sentence in page.words for sentence in (none, topk, adaptive))
+
+
+def test_where_nothing_counts_no_number_is_given(groups: list[list[Run]]) -> None:
+    runs = [
+        Run(run.path, run.manifest, {**run.summary, "verdict": "invalid"}, run.events, run.links)
+        for run in groups[0]
+    ]
+    result = page_words.outcome(runs)
+    assert page_words.headline(result).startswith("Nothing to compare with")
+    assert "no run that counts" in page_words.algorithm_sentences(runs, result)[0]
+    assert Page(render([runs])).data[0]["results"] == []
+
+
+LIMITS = {
+    "ratio_deviation": 0.02,
+    "mape_1s": 0.02,
+    "busy_floor_s": 2.0,
+    "excess_share": 0.02,
+    "lateness_p99_ms": 10.0,
+    "lateness_max_ms": 50.0,
+    "degraded_factor": 3.0,
+}
+
+
+def link(**parts: Any) -> dict[str, Any]:
+    own: dict[str, Any] = {
+        "link": "server",
+        "direction": "down",
+        "busy": {"share": 0.5, "ratio": 1.001, "ratio_slack": 0.0, "mape_1s": 0.001},
+        "changes": {"applied": 2, "missing": 0, "faults": [], "lateness_ms": {"p99": 1.0, "p99_at_least": 0.9, "max": 2.0}},
+        "queue": {"excess_share": 0.0},
+        "watch": {"failure": None, "mismatches": []},
+    }  # fmt: skip
+    for name, part in parts.items():
+        own[name] = {**own[name], **part}
+    return own
+
+
+@pytest.mark.parametrize(
+    ("parts", "state", "words"),
+    [
+        ({}, "valid", "delivered 100.10% of the rate asked for"),
+        ({"busy": {"ratio": 0.95}}, "degraded", "delivered 95.00%"),
+        ({"busy": {"ratio": 0.9}}, "invalid", "delivered 90.00%"),
+        ({"busy": {"mape_1s": 0.05}}, "degraded", "off by 5.00%"),
+        (
+            {"changes": {"lateness_ms": {"p99": 4.0, "max": 400.0}}},
+            "invalid",
+            "at most 400.0 ms late",
+        ),
+        ({"changes": {"missing": 3}}, "invalid", "3 changes of the scenario were not made"),
+        ({"watch": {"mismatches": [{}]}}, "invalid", "something else than was asked"),
+        ({"watch": {"failure": "gone"}}, "invalid", "gone"),
+        ({"queue": {"excess_share": 0.04}}, "degraded", "4.00% of its bits"),
+    ],
+)
+def test_lamp_of_a_link(
+    groups: list[list[Run]], tmp_path: Path, parts: dict[str, Any], state: str, words: str
+) -> None:
+    certificate = {"links": [link(**parts)], "thresholds": LIMITS, "seconds": 40.0}
+    (tmp_path / "certificate.json").write_text(json.dumps(certificate))
+    run = groups[0][0]
+    known = page_words.trust(Run(tmp_path, run.manifest, run.summary, run.events, run.links))
+    (lamp,) = known.lamps
+    assert (lamp.end, lamp.state) == ("server down", state)
+    assert words in " ".join(lamp.sentences)
+
+
+def test_a_link_that_was_idle_is_not_judged(groups: list[list[Run]], tmp_path: Path) -> None:
+    idle = link(
+        busy={"share": 0.01, "ratio": None},
+        queue={"excess_share": None},
+        changes={"lateness_ms": None},
+    )
+    certificate = {"links": [idle], "thresholds": LIMITS, "seconds": 40.0}
+    (tmp_path / "certificate.json").write_text(json.dumps(certificate))
+    run = groups[0][0]
+    own = Run(tmp_path, run.manifest, run.summary, run.events, run.links)
+    assert page_words.trust(own).lamps[0].state == "not judged"
+    page = Page(render([[own]]))
+    assert any("not judged" in words for words in page.words)
+
+
+def test_comparisons_stand_beside_each_other(paths: list[Path], tmp_path: Path) -> None:
+    other = make_run(tmp_path, Recipe("none", 1.0, 1, 5, scenario="other", hash="f" * 16))
+    again = make_run(tmp_path, Recipe("none", 1.0, 1, 5))
+    for name, run in (("first", paths[0]), ("second", again)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "comparison.json").write_text(json.dumps({"runs": [{"dir": str(run)}]}))
+    groups = load_groups([tmp_path / "first", tmp_path / "second", other])
+    assert [[run.path.name for run in runs] for runs in groups] == [
+        [paths[0].name], [again.name], [other.name],
+    ]  # fmt: skip
+    page = Page(render(groups))
+    assert [section["algorithms"] for section in page.data] == [["none"]] * 3
+    assert {"#c1", "#c2", "#c3"} <= set(page.targets)
+    with pytest.raises(InputError, match="no run"):
+        load_groups([])
+
+
+def test_seeds_of_two_comparisons_are_one_group(paths: list[Path], tmp_path: Path) -> None:
+    second = make_run(tmp_path, Recipe("none", 1.0, 2, 5))
+    (runs,) = load_groups([paths[0], second])
+    assert [run.seed for run in runs] == [1, 2]
+
+
+def test_files_of_several_groups_have_folders_of_their_own(
+    paths: list[Path], tmp_path: Path
+) -> None:
+    other = make_run(tmp_path, Recipe("none", 1.0, 1, 2, scenario="other", hash="f" * 16))
+    written = write_report([paths[0], other], tmp_path / "report")
+    assert written[-1] == tmp_path / "report" / "report.html"
+    assert all(path.is_file() for path in written)
+    tables = [path for path in written if path.name == "table.csv"]
+    assert [path.parent.name for path in tables] == ["comparison-1", "comparison-2"]
+    page = Page(written[-1].read_text())
+    files = [target for target in page.targets if not target.startswith("#")]
+    assert files and all((tmp_path / "report" / name).is_file() for name in files)
+
+
+def test_the_command_repeats_the_comparison(groups: list[list[Run]]) -> None:
+    (runs,) = groups
+    assert page_words.repeat_command(runs) == (
+        "testbed run scenario.yaml --fabric sim --algo none --algo topk-0.15 --algo adaptive --seed 1"
+    )
+    odd = changed(runs[0], algorithm={"name": "a b; rm"})
+    assert "--algo 'a b; rm'" in page_words.repeat_command([odd])
