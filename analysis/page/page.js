@@ -75,6 +75,14 @@
     const known = values.filter((v) => v > 0);
     return known.length ? Math.max(...known) / Math.min(...known) : 1;
   };
+  /** The domain of all values, with a margin, whichever of them are shown. */
+  const around = (values) => {
+    const known = values.filter((v) => v !== null && v !== undefined);
+    if (!known.length) return [0, 1];
+    const [low, high] = [Math.min(...known), Math.max(...known)], margin = (high - low || Math.abs(high) || 1) * 0.12;
+    return [low - margin, high + margin];
+  };
+  const upTo = (values) => ({ domain: [0, Math.max(0, ...values) * 1.04 || 1], nice: false });
   const yScale = (rows, full) => {
     const values = rows.map((r) => r.v).filter((v) => v !== null);
     if (full) return { domain: full };
@@ -213,7 +221,8 @@
         { title: 'Share of the step in which the busiest link was busy', y: 'share', rows: rows('busy'), strips, scale: { domain: [0, 1] } },
         { title: 'Rates: asked of the slowest link (line), carried by the busiest', y: 'Mbit/s', asked, rows: rows('carried'), strips, scale: yScale([...asked, ...rows('carried')].map((r) => ({ v: r.v }))) },
         ...values.map((name) => ({
-          title: `${name}, as the job gave it`, y: name, strips, scale: { zero: false },
+          title: `${name}, as the job gave it`, y: name, strips,
+          scale: { domain: around(this.data.job_values.filter((r) => r.value === name).map((r) => r.mean)), nice: false },
           rows: this.data.job_values.filter((r) => r.value === name).map((r) => ({ t: r.time_s, v: r.mean, a: r.algorithm, r: r.run })),
         })),
       ].filter((panel) => panel.rows.length || (panel.asked && panel.asked.length));
@@ -239,7 +248,7 @@
           x: { field: 't', type: 'quantitative', title: 'Model time (s)', scale: { domain: [{ expr: 'x0' }, { expr: 'x1' }], nice: false, zero: false }, axis: { grid: false, offset: 7, tickCount: 8 } },
         },
         layer: [
-          { data: { values: asked }, mark: { type: 'line', clip: true, interpolate: 'step-after', color: variable('--asked'), strokeWidth: 1.2, aria: false }, encoding: { y: value } },
+          asked.length && { data: { values: asked }, mark: { type: 'line', clip: true, interpolate: 'step-after', color: variable('--asked'), strokeWidth: 1.2, aria: false }, encoding: { y: value } },
           { ...lines, encoding: { ...lines.encoding, y: value } },
           {
             data: { name: 'strips', values: strips },
@@ -252,7 +261,7 @@
             transform: [{ calculate: 'hover', as: 't' }, { filter: 'datum.t >= x0 && datum.t <= x1' }],
             mark: { type: 'rule', color: variable('--soft'), aria: false },
           },
-        ],
+        ].filter(Boolean),
       });
       const panel = { view, rows, chart, nearest: (time) => this.nearest(rows, asked, time, y) };
       this.panels.push(panel);
@@ -330,7 +339,7 @@
 
     runCharts() {
       const names = this.data.algorithms, { color, dash } = scaleOf(names);
-      const accuracy = this.rowsOf('accuracy');
+      const accuracy = this.rowsOf('accuracy'), sizes = accuracy.map((r) => r.w), wide = spanOf(sizes) > 30;
       const charts = [];
       if (accuracy.length) {
         charts.push({
@@ -339,7 +348,7 @@
             width: 'container', height: 260, data: { name: 'rows', values: accuracy },
             mark: { type: 'line', point: { size: 30, filled: true }, aria: false },
             encoding: {
-              x: { field: 'w', type: 'quantitative', title: 'MB', scale: spanOf(accuracy.map((r) => r.w)) > 30 ? { type: 'log' } : {}, axis: { tickCount: 6 } },
+              x: { field: 'w', type: 'quantitative', title: 'MB', scale: wide ? { type: 'log', domain: [Math.min(...sizes.filter((w) => w > 0)) / 1.2, Math.max(...sizes) * 1.2], nice: false } : upTo(sizes), axis: { tickCount: 6 } },
               y: { field: 'v', type: 'quantitative', title: 'Test accuracy', scale: { domain: [0, 1] } }, color, strokeDash: dash, detail: { field: 'r', type: 'nominal' },
               tooltip: [{ field: 'a', title: 'algorithm' }, { field: 's', title: 'seed' }, { field: 'w', title: 'MB', format: '.3~g' }, { field: 'v', title: 'accuracy', format: '.3f' }],
             },
@@ -348,8 +357,8 @@
       }
       const results = this.data.results.map((row) => ({ ...row, a: row.algorithm, t: row.time_mean, v: row.accuracy_mean }));
       if (results.length) {
-        const x = (field) => ({ field, type: 'quantitative', title: 'Model time (s)', scale: { zero: false, nice: true, padding: 12 }, axis: { tickCount: 6 } });
-        const y = (field) => ({ field, type: 'quantitative', title: 'Final test accuracy', scale: { zero: false, nice: true, padding: 12 } });
+        const x = (field) => ({ field, type: 'quantitative', title: 'Model time (s)', scale: { domain: around(results.flatMap((r) => [r.t, r.time_low, r.time_high])), nice: false, zero: false }, axis: { tickCount: 6 } });
+        const y = (field) => ({ field, type: 'quantitative', title: 'Final test accuracy', scale: { domain: around(results.flatMap((r) => [r.v, r.accuracy_low, r.accuracy_high])), nice: false, zero: false } });
         const tooltip = [{ field: 'a', title: 'algorithm' }, { field: 't', title: 'time (s)', format: '.3~f' }, { field: 'v', title: 'accuracy', format: '.3f' }];
         charts.push({
           title: 'Accuracy against time: the Pareto front (line) joins what nothing else beats in both', rows: results,
@@ -374,7 +383,7 @@
             width: 'container', height: 9 * layers.length + 12 * new Set(layers.map((r) => r.layer)).size, autosize: FIT, data: { name: 'rows', values: layers }, mark: { type: 'bar', aria: false },
             encoding: {
               y: { field: 'layer', type: 'nominal', sort: null, title: null, axis: { labelLimit: 120 } }, yOffset: { field: 'a', sort: names }, color,
-              x: { field: 'v', type: 'quantitative', title: 'B' },
+              x: { field: 'v', type: 'quantitative', title: 'B', scale: upTo(layers.map((r) => r.v)) },
               tooltip: [{ field: 'layer' }, { field: 'a', title: 'algorithm' }, { field: 'v', title: 'bytes' }, { field: 'k', title: 'density' }],
             },
           },
@@ -389,7 +398,7 @@
             width: 'container', height: 17 * new Set(step.map((r) => r.row)).size, autosize: FIT, data: { name: 'rows', values: step }, mark: { type: 'bar', aria: false, stroke: variable('--bg'), strokeWidth: 0.5, height: { band: 0.9 } },
             encoding: {
               y: { field: 'row', type: 'nominal', sort: null, title: null, axis: { labelLimit: innerWidth < 700 ? 110 : 260, grid: false } },
-              x: { field: 'from_ms', type: 'quantitative', title: 'ms after the begin of the step', axis: { tickCount: 8 } }, x2: { field: 'to_ms' },
+              x: { field: 'from_ms', type: 'quantitative', title: 'ms after the begin of the step', scale: upTo(step.map((r) => r.to_ms)), axis: { tickCount: 8 } }, x2: { field: 'to_ms' },
               color: this.activities(kinds, 'activity'),
               tooltip: [{ field: 'a', title: 'algorithm' }, { field: 'node' }, { field: 'activity' }, { field: 'from_ms', title: 'from (ms)', format: '.1f' }, { field: 'to_ms', title: 'to (ms)', format: '.1f' }],
             },
@@ -406,13 +415,14 @@
 
     bars(title, rows, unit) {
       const kinds = [...new Set(rows.map((r) => r.kind))];
+      const sums = this.data.algorithms.map((name) => rows.filter((r) => r.a === name).reduce((sum, r) => sum + r.v, 0));
       return {
         title, rows, wide: true,
         spec: {
           width: 'container', height: 30 * new Set(rows.map((r) => r.a)).size, autosize: FIT, data: { name: 'rows', values: rows }, mark: { type: 'bar', aria: false, height: { band: 0.72 } },
           encoding: {
             y: { field: 'a', type: 'nominal', sort: this.data.algorithms, title: null, axis: { grid: false, labelLimit: 140 } },
-            x: { field: 'v', type: 'quantitative', title: unit, axis: { tickCount: 8 } }, order: { field: 'n' },
+            x: { field: 'v', type: 'quantitative', title: unit, scale: upTo(sums), axis: { tickCount: 8 } }, order: { field: 'n' },
             color: this.activities(kinds, 'kind'),
             tooltip: [{ field: 'a', title: 'algorithm' }, { field: 'kind', title: 'phase' }, { field: 'v', title: unit, format: '.3~g' }],
           },
@@ -435,7 +445,7 @@
             transform: [{ calculate: "datum.node + ' ' + datum.direction", as: 'end' }],
             encoding: {
               y: { field: 'end', type: 'nominal', sort: null, title: null, axis: { grid: false } }, yOffset: { field: 'a', sort: this.data.algorithms }, color,
-              x: { field: 'v', type: 'quantitative', title: 'MB' },
+              x: { field: 'v', type: 'quantitative', title: 'MB', scale: upTo(bytes.map((r) => r.v)) },
               tooltip: [{ field: 'a', title: 'run' }, { field: 'end', title: 'link' }, { field: 'v', title: 'MB' }],
             },
           },

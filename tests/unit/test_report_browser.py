@@ -1,0 +1,223 @@
+"""The report's page in a browser: Debian's Chromium, driven by Playwright, without a network.
+
+Needs `pip install playwright` and `apt-get install chromium`; with $NARROWS_AXE, the path of axe-core's
+`axe.min.js`, also what that finds of accessibility.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from synthetic_job import Job, make_job
+from synthetic_run import Recipe, make_run
+
+from analysis.load import load_groups
+from analysis.report import render
+from testbed.fidelity.verdict import Verdict
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+playwright = pytest.importorskip(
+    "playwright.sync_api", reason="the package playwright is not installed: make setup does without"
+)
+pytestmark = [
+    pytest.mark.optional,
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium"),
+]
+WIDTHS, SCHEMES = (390, 1280, 1920), ("light", "dark")
+PANELS = 4
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as driver:
+        opened = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("browser")
+    late = Verdict("degraded", ["changes came late"])
+    runs = [
+        make_run(out, Recipe("none", 1.0, 1, 30)),
+        make_run(out, Recipe("none", 1.0, 2, 30)),
+        make_run(out, Recipe("topk-0.15", 0.15, 1, 30)),
+        make_run(out, Recipe("adaptive", None, 1, 30, verdict=late)),
+        make_run(out, Recipe("none", 1.0, 1, 30, scenario="other", hash="f" * 16)),
+        make_job(out, Job("fp32")),
+    ]
+    with (runs[3] / "links.jsonl").open("a") as file:
+        file.write(
+            '{"kind": "disturbed", "from_s": 2, "to_s": 4, "reason": "stolen", "ends": []}\n'
+        )
+    path = out / "report.html"
+    path.write_text(render(load_groups(runs)))
+    return path
+
+
+def opened(browser: Any, path: Path, width: int = 1280, scheme: str = "light", **more: Any) -> Any:
+    """The page, drawn; what the console and the network had is in ``page.complaints``."""
+    context = browser.new_context(
+        viewport={"width": width, "height": 900}, color_scheme=scheme, **more
+    )
+    page = context.new_page()
+    page.complaints = []
+    page.on("console", lambda message: page.complaints.append(message.text))
+    page.on("pageerror", lambda error: page.complaints.append(str(error)))
+    page.on(
+        "request",
+        lambda request: request.url.startswith("file:") or page.complaints.append(request.url),
+    )
+    page.goto(path.as_uri())
+    page.wait_for_selector("html[data-drawn=yes]")
+    return page
+
+
+def first(page: Any, selector: str) -> Any:
+    return page.locator(f"#c1 {selector}")
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_it_is_drawn_without_a_complaint(
+    browser: Any, page_file: Path, width: int, scheme: str
+) -> None:
+    page = opened(browser, page_file, width, scheme)
+    assert page.complaints == []
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert first(page, ".chart.time svg").count() == PANELS
+    assert page.locator(".chart").count() == page.locator(".chart svg").count()
+    axe = os.environ.get("NARROWS_AXE")
+    if axe:
+        page.context.new_cdp_session(page).send(
+            "Runtime.evaluate", {"expression": Path(axe).read_text()}
+        )
+        page.evaluate("for (const node of document.querySelectorAll('details')) node.open = true")
+        found = page.evaluate(
+            "axe.run().then((r) => r.violations.map((v) => [v.id, v.nodes[0].html]))"
+        )
+        assert found == []
+    page.context.close()
+
+
+def paths_drawn(page: Any, panel: int) -> int:
+    return int(
+        first(page, ".chart.time").nth(panel).locator(".mark-line.role-mark path[d]").count()
+    )
+
+
+def test_algorithms_can_be_left_out(browser: Any, page_file: Path) -> None:
+    page = opened(browser, page_file)
+    density = 1
+    before = paths_drawn(page, density)
+    first(page, "input[type=checkbox]").first.uncheck()
+    page.wait_for_function(
+        "(n) => document.querySelectorAll('#c1 .chart.time')[1]"
+        ".querySelectorAll('.mark-line.role-mark path[d]').length === n",
+        arg=before - 1,
+    )
+    for box in page.locator("input[type=checkbox]").all():
+        box.uncheck()
+    assert page.complaints == []
+    page.context.close()
+
+
+def test_zooming_one_panel_zooms_all(browser: Any, page_file: Path) -> None:
+    page = opened(browser, page_file)
+    said = first(page, ".range")
+    whole = said.inner_text()
+    first(page, "[data-zoom=in]").click()
+    assert said.inner_text() != whole
+    labels = [
+        first(page, ".chart.time").nth(panel).locator(".role-axis-label text").all_inner_texts()
+        for panel in range(PANELS)
+    ]
+    first(page, "[data-zoom=all]").click()
+    assert said.inner_text() == whole
+    chart = first(page, ".chart.time").nth(2)
+    chart.scroll_into_view_if_needed()
+    box = chart.bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.4, box["y"] + 40)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + 60, steps=4)
+    page.mouse.up()
+    assert said.inner_text() != whole and page.locator(".brush").count() == 0
+    assert all(labels)
+    assert page.complaints == []
+    page.context.close()
+
+
+def test_the_pointer_has_the_values_of_all_runs(browser: Any, page_file: Path) -> None:
+    page = opened(browser, page_file)
+    chart = first(page, ".chart.time").nth(1)
+    chart.scroll_into_view_if_needed()
+    box = chart.bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + 60)
+    page.wait_for_selector(".readout:not([hidden])")
+    assert page.locator(".readout th").all_inner_texts() == ["none", "topk-0.15", "adaptive"]
+    for panel in range(PANELS):
+        rule = first(page, ".chart.time").nth(panel).locator(".mark-rule.role-mark line")
+        page.wait_for_function("(node) => node !== null", arg=rule.first.element_handle())
+    page.mouse.move(2, 2)
+    page.wait_for_selector(".readout", state="hidden")
+    page.context.close()
+
+
+def test_the_keyboard_does_the_same(browser: Any, page_file: Path) -> None:
+    page = opened(browser, page_file)
+    first(page, ".chart.time").nth(1).focus()
+    page.keyboard.press("ArrowRight")
+    assert "topk-0.15 0.15" in page.locator("[role=status]").inner_text()
+    whole = first(page, ".range").inner_text()
+    page.keyboard.press("+")
+    assert first(page, ".range").inner_text() != whole
+    page.context.close()
+
+
+def test_other_seeds_and_colours_can_be_chosen(browser: Any, page_file: Path) -> None:
+    page = opened(browser, page_file)
+    first(page, ".seeds select").select_option("2")
+    page.wait_for_function(
+        "document.querySelectorAll('#c1 .chart.time')[1].querySelectorAll('.mark-line.role-mark path[d]').length === 1"
+    )
+    light = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.locator("#theme").click()
+    page.locator("#theme").click()
+    page.wait_for_selector("html[data-theme=dark][data-drawn=yes]")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != light
+    assert page.complaints == []
+    page.context.close()
+
+
+def test_doubtful_times_are_a_strip_under_the_axis(browser: Any, page_file: Path) -> None:
+    page = opened(browser, page_file)
+    strip = first(page, ".chart.time").nth(1).locator(".mark-rect.role-mark path")
+    assert strip.count() == 1
+    box, chart = strip.bounding_box(), first(page, ".chart.time").nth(1).bounding_box()
+    assert box["height"] < 8 < box["width"]
+    assert box["y"] > chart["y"] + 100
+    page.context.close()
+
+
+def test_it_says_so_without_scripts(browser: Any, page_file: Path) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(page_file.as_uri())
+    assert "need JavaScript" in page.locator("#c1 noscript").inner_text()
+    assert page.locator("#c1 table").first.is_visible()
+    assert not page.locator("#c1 .controls").is_visible()
+    context.close()
+
+
+def test_it_can_be_printed(browser: Any, page_file: Path) -> None:
+    page = opened(browser, page_file)
+    page.emulate_media(media="print")
+    assert not first(page, ".controls").is_visible()
+    assert len(page.pdf(format="A4")) > 20_000
+    page.context.close()
