@@ -192,6 +192,7 @@ ROWS: tuple[Algorithm, ...] = (
     _adatopk("adatopk-signed", "AdaTopK for which falling accuracy is no growth.", accuracy="signed"),
     replace(_adatopk("adatopk-agreed", "AdaTopK whose workers agree on delay and accuracy."), agree=True),
     _adatopk("adatopk-perbyte", "AdaTopK that looks at delay per byte.", delay="per_byte"),
+    _adaptive("adatopk-eq2", "AdaTopK's equation (2): of several densities the one with the greatest normalised gain."),
     _adaptive("adalag", "AdaLag: the seconds that bytes take against the lag of what is held back."),
     Algorithm(
         "oracle", "topk", "feedback", "adalag", {"bytes_take": "known"},
