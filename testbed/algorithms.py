@@ -366,6 +366,11 @@ PATTERNS: tuple[Pattern, ...] = (
     _share("topk", "Exact top-k by torch.topk, with error feedback."),
     _share("radix", "Exact top-k by the digits of the magnitudes, with error feedback."),
     _share("laplace", "Laplacian threshold with warm-started correction, with error feedback."),
+    Pattern(
+        "laplace-bisect-", DENSITY,
+        Algorithm("laplace-bisect-", "laplace", "feedback", selector_options={"correction": "bisection"}, about="Laplacian threshold corrected by bisection, from the estimate in every step; error feedback."),
+        _density,
+    ),
     _share("randk", "Random elements, a seed in place of their indices; error feedback."),
     Pattern(
         "randk-unbiased-", DENSITY,
