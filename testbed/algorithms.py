@@ -192,6 +192,7 @@ ROWS: tuple[Algorithm, ...] = (
     _adatopk("adatopk-signed", "AdaTopK for which falling accuracy is no growth.", accuracy="signed"),
     replace(_adatopk("adatopk-agreed", "AdaTopK whose workers agree on delay and accuracy."), agree=True),
     _adatopk("adatopk-perbyte", "AdaTopK that looks at delay per byte.", delay="per_byte"),
+    _adaptive("adatopk-eq2", "AdaTopK's equation (2): of several densities the one with the greatest normalised gain."),
     _adaptive("adalag", "AdaLag: the seconds that bytes take against the lag of what is held back."),
     Algorithm(
         "oracle", "topk", "feedback", "adalag", {"bytes_take": "known"},
@@ -365,6 +366,11 @@ PATTERNS: tuple[Pattern, ...] = (
     _share("topk", "Exact top-k by torch.topk, with error feedback."),
     _share("radix", "Exact top-k by the digits of the magnitudes, with error feedback."),
     _share("laplace", "Laplacian threshold with warm-started correction, with error feedback."),
+    Pattern(
+        "laplace-bisect-", DENSITY,
+        Algorithm("laplace-bisect-", "laplace", "feedback", selector_options={"correction": "bisection"}, about="Laplacian threshold corrected by bisection, from the estimate in every step; error feedback."),
+        _density,
+    ),
     _share("randk", "Random elements, a seed in place of their indices; error feedback."),
     Pattern(
         "randk-unbiased-", DENSITY,

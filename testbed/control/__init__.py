@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from testbed.control.accordion import Accordion
 from testbed.control.adalag import AdaLag, Lags
-from testbed.control.adatopk import AdaTopK
+from testbed.control.adatopk import AdaTopK, EquationTwo
 from testbed.control.aimd import AimdBdp, AimdDelay
 from testbed.control.algc import Algc
 from testbed.control.base import controllers
@@ -16,6 +16,6 @@ from testbed.control.schedules import DensitySchedule, DgcWarmup, Fixed, RandomW
 
 for _kind in (
     Fixed, AdaTopK, AdaLag, TwoLevel, Gradient, Proportional, Lenient, Strict, AimdDelay, AimdBdp,
-    Accordion, Algc, Lags, Lgreco, DensitySchedule, DgcWarmup, RandomWalk, Script,
+    Accordion, Algc, Lags, Lgreco, DensitySchedule, DgcWarmup, RandomWalk, Script, EquationTwo,
 ):  # fmt: skip
     controllers.add(_kind.name, _kind)

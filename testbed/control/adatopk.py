@@ -1,5 +1,6 @@
 """AdaTopK (Huang and Gao): the density follows how fast accuracy and communication delay change;
-its options, with a choice for every point its text leaves open.
+its options, with a choice for every point its text leaves open. Equation (2), from which the paper
+derives it, is a controller too.
 
 Algorithm 1, with dd and da the last w first differences of delay and of accuracy:
 
@@ -10,6 +11,10 @@ Algorithm 1, with dd and da the last w first differences of delay and of accurac
     lower:  k ← m_dec·k − (1 − m_dec)·k_dec         then k is clipped to [k_min, k_max]
 
 k is carried from epoch to epoch. ``AdaTopKOptions`` lists the points that the paper leaves open.
+
+Equation (2), over candidate densities, with accuracy μ and delay v:
+
+    argmax over k:  α·N(μ − μ_min) + β·N(v_max − v)          N(x) = (x − x_min) / (x_max − x_min)
 """
 
 from __future__ import annotations
@@ -23,7 +28,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from testbed.control.base import Controller, Density, DensityLimits, Observation, Share
+from testbed.control.base import (
+    Controller,
+    Density,
+    DensityLimits,
+    Observation,
+    Options,
+    Share,
+)
 
 Weight = Annotated[float, Field(ge=0.0)]
 
@@ -160,6 +172,118 @@ class AdaTopK(Controller[AdaTopKOptions]):
         if self.options.decrease == "toward_min":
             return weight * self._k + (1 - weight) * self.options.k_min
         return weight * self._k - (1 - weight) * self.options.decrement
+
+
+class EquationTwoOptions(Options):
+    """Options of ``adatopk-eq2``. The paper has α and β; all else is a choice of ours."""
+
+    alpha: Weight = Field(3.0, description="Weight of the gain of accuracy (α).")
+    beta: Weight = Field(2.0, description="Weight of the gain of delay (β).")
+    candidates: Annotated[list[Density], Field(min_length=1, max_length=1000)] = Field(
+        [0.001, 0.01, 0.05, 0.1, 0.15, 0.29], description="Densities to choose from (k_all)."
+    )
+    least_accuracy: Share = Field(
+        0.0, description="μ_min: candidates below it are left out, unless all are."
+    )
+    most_delay_s: Annotated[float, Field(gt=0.0)] | None = Field(
+        None, description="v_max: candidates above it are left out, unless all are. None: none is."
+    )
+    memory: Annotated[float, Field(ge=0.0, lt=1.0)] = Field(
+        0.9, description="Weight of what was known of a candidate, when it is used again."
+    )
+    explore: Share = Field(
+        0.1, description="Probability of a step with any candidate, once each was used."
+    )
+    accuracy: Literal["level", "gain"] = Field(
+        "level",
+        description="level: μ is the accuracy of a step, as printed, so that later steps look "
+        "better. gain: its difference to the step before.",
+    )
+
+
+class EquationTwo(Controller[EquationTwoOptions]):
+    """The candidate with the greatest normalised gain. Each is used once to begin with, from the
+    densest on.
+
+    N maps the candidates' least to 0 and their greatest to 1, so that μ_min and v_max cancel in
+    it; they say which candidates are acceptable. Where all are equal, N is 0.
+    """
+
+    name, model = "adatopk-eq2", EquationTwoOptions
+    carried = {
+        "choice": "_choice",
+        "delays": "_delays",
+        "accuracies": "_accuracies",
+        "last": "_last",
+        "random": "_random",
+    }
+
+    def __init__(self, *, seed: int, **options: Any) -> None:
+        super().__init__(seed=seed, **options)
+        self._ks = sorted(set(self.options.candidates), reverse=True)
+        self._choice = 0
+        self._delays: list[float] = []
+        self._accuracies: list[float] = []
+        self._last: float | None = None
+        self._random = Random(seed)
+
+    def density(self) -> float:
+        """The candidate of the coming step."""
+        return self._ks[self._choice]
+
+    def observe(self, observed: Observation) -> None:
+        """Take in a step with the candidate chosen, and choose the next."""
+        delay_s, accuracy = observed.delay_s, observed.accuracy
+        if not (isfinite(delay_s) and isfinite(accuracy)):
+            raise self.fail(
+                observed, f" has delay {delay_s} s and accuracy {accuracy}; both must be finite"
+            )
+        gain = 0.0 if self._last is None else accuracy - self._last
+        self._last = accuracy
+        self._learn(self._delays, delay_s)
+        self._learn(self._accuracies, gain if self.options.accuracy == "gain" else accuracy)
+        self._choice = self._chosen()
+
+    def _learn(self, known: list[float], value: float) -> None:
+        if self._choice == len(known):
+            known.append(value)
+            return
+        weight = self.options.memory
+        known[self._choice] = weight * known[self._choice] + (1 - weight) * value
+
+    def _chosen(self) -> int:
+        """Place of the next candidate, the densest of equally good ones."""
+        known = len(self._delays)
+        if known < len(self._ks):
+            return known
+        if self._random.random() < self.options.explore:
+            return self._random.randrange(known)
+        places = self._acceptable() or list(range(known))
+        accuracies = normalised([self._accuracies[place] for place in places])
+        delays = normalised([-self._delays[place] for place in places])
+        gains = [
+            self.options.alpha * a + self.options.beta * d
+            for a, d in zip(accuracies, delays, strict=True)
+        ]
+        return places[gains.index(max(gains))]
+
+    def _acceptable(self) -> list[int]:
+        most, least = self.options.most_delay_s, self.options.least_accuracy
+        if self.options.accuracy == "gain":
+            least = -1.0
+        return [
+            place
+            for place, (delay_s, accuracy) in enumerate(
+                zip(self._delays, self._accuracies, strict=True)
+            )
+            if accuracy >= least and (most is None or delay_s <= most)
+        ]
+
+
+def normalised(values: Sequence[float]) -> list[float]:
+    """N of equation (2): least 0, greatest 1; zeros where all are equal."""
+    low, high = min(values), max(values)
+    return [(value - low) / (high - low) if high > low else 0.0 for value in values]
 
 
 def differences(samples: Sequence[float]) -> list[float]:

@@ -11,7 +11,7 @@ from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testbed.control.adatopk import AdaTopK, differences, ratio, slope
+from testbed.control.adatopk import AdaTopK, EquationTwo, differences, ratio, slope
 from testbed.control.base import Observation
 from testbed.errors import ExperimentError
 
@@ -242,3 +242,52 @@ def test_density_stays_within_its_limits(
 def test_observations_must_be_finite(bad: tuple[float, float]) -> None:
     with pytest.raises(ExperimentError, match="must be finite"):
         controller().observe(seen(*bad))
+
+
+def second(seed: int = 1, **options: Any) -> EquationTwo:
+    return EquationTwo(seed=seed, candidates=[0.01, 0.1, 1.0], explore=0.0, **options)
+
+
+def fed(
+    chosen: EquationTwo, by_density: dict[float, tuple[float, float]], steps: int
+) -> list[float]:
+    """Densities of so many steps, each of which has its density's delay and accuracy."""
+    densities = []
+    for _ in range(steps):
+        densities.append(chosen.density())
+        chosen.observe(seen(*by_density[chosen.density()]))
+    return densities
+
+
+def test_equation_2_tries_every_candidate_and_takes_the_greatest_gain() -> None:
+    measured = {1.0: (3.0, 0.9), 0.1: (1.5, 0.8), 0.01: (1.0, 0.5)}
+    # N of accuracy: 1, 0.75, 0; of delay: 0, 0.75, 1. So 3·μ + 2·v is 3, 3.75 and 2.
+    assert fed(second(), measured, 5) == [1.0, 0.1, 0.01, 0.1, 0.1]
+    assert fed(second(alpha=0.0), measured, 5)[3:] == [0.01, 0.01]
+    assert fed(second(beta=0.0), measured, 5)[3:] == [1.0, 1.0]
+    assert fed(second(most_delay_s=1.2), measured, 5)[3:] == [0.01, 0.01]
+    assert fed(second(least_accuracy=0.85), measured, 5)[3:] == [1.0, 1.0]
+    assert fed(second(least_accuracy=0.95), measured, 5)[3:] == [0.1, 0.1], "all are below"
+
+
+def test_equation_2_remembers_and_forgets() -> None:
+    chosen = second(memory=0.5, beta=0.0)
+    fed(chosen, {1.0: (1.0, 0.9), 0.1: (1.0, 0.8), 0.01: (1.0, 0.5)}, 3)
+    assert chosen.density() == 1.0
+    chosen.observe(seen(1.0, 0.6))  # 0.9 and 0.6: 0.75
+    assert chosen.density() == 0.1
+    gains = second(accuracy="gain", beta=0.0)
+    for accuracy in (0.5, 0.6, 0.65):  # gains of 0, 0.1 and 0.05
+        gains.observe(seen(1.0, accuracy))
+    assert gains.density() == 0.1
+
+
+def test_equation_2_explores_by_its_seed() -> None:
+    def densities(seed: int) -> list[float]:
+        equal = dict.fromkeys([1.0, 0.1, 0.01], (1.0, 0.5))
+        return fed(EquationTwo(seed=seed, candidates=[*equal], explore=0.5), equal, 60)
+
+    assert set(densities(1)) == {1.0, 0.1, 0.01}
+    assert densities(1) == densities(1) != densities(2)
+    with pytest.raises(ExperimentError, match="must be finite"):
+        second().observe(seen(float("nan"), 0.5))

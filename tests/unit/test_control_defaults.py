@@ -27,6 +27,10 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "k_dec": "k_min", "decrease": "minus", "initial_k": None, "trend": "telescoped", "accuracy": "unsigned",
         "delay": "seconds", "p_inc": None, "p_dec": None, "zero_denominator": "hold",
     },
+    "adatopk-eq2": {
+        "alpha": 3.0, "beta": 2.0, "candidates": [0.001, 0.01, 0.05, 0.1, 0.15, 0.29], "least_accuracy": 0.0,
+        "most_delay_s": None, "memory": 0.9, "explore": 0.1, "accuracy": "level",
+    },
     "aimd-bdp": {**AIMD, "window_s": 5.0, "share": 0.9},
     "aimd-delay": {**AIMD, "weight": 0.1},
     "algc": {**HIDING, "threshold": True, "layerwise": True, "budget": "hidden"},
@@ -44,8 +48,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "script": {"densities": [1.0]},
 }  # fmt: skip
 FIRST = {
-    "accordion": 0.99, "adalag": 0.1, "adatopk": 0.29, "aimd-bdp": 0.75, "aimd-delay": 0.75, "algc": 0.05,
-    "dc2-da1": 0.29, "dc2-da2": 0.29, "dc2-da3": 0.29, "dc2-da4": 0.29, "dc2-da5": 0.29, "dgc-warmup": 0.25,
+    "accordion": 0.99, "adalag": 0.1, "adatopk": 0.29, "adatopk-eq2": 0.29, "aimd-bdp": 0.75, "aimd-delay": 0.75,
+    "algc": 0.05, "dc2-da1": 0.29, "dc2-da2": 0.29, "dc2-da3": 0.29, "dc2-da4": 0.29, "dc2-da5": 0.29, "dgc-warmup": 0.25,
     "fixed": 1.0, "lags": 0.05, "lgreco": 0.01, "random-walk": 0.29, "schedule": 0.29, "script": 1.0,
 }  # fmt: skip
 

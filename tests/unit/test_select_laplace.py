@@ -228,3 +228,28 @@ def test_probing_gives_up_where_ties_lie_between() -> None:
 def test_options_out_of_range(options: dict[str, float]) -> None:
     with pytest.raises(InputError):
         Laplace(**options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("density", [0.1, 0.001])
+def test_bisection_hits_the_count_by_whole_passes(shape: str, density: float) -> None:
+    selector = Laplace(correction="bisection")
+    for flat in drifting(shape, 5):
+        sent = selector.select(compensated(flat), density, Random(0))
+        check(flat, sent, density)
+        assert sent.selection is not None
+        passes = sent.selection.passes
+        assert passes >= 3.0 and passes == round(passes)
+
+
+def test_bisection_of_ties_and_of_few_that_are_not_0() -> None:
+    tied = torch.tensor([1.0, -1.0] * 500 + [2.0] * 4)
+    sent = Laplace(correction="bisection").select(compensated(tied), 0.01, Random(0))
+    assert sent.count == 10 and sent.selection is not None and sent.selection.ties > 0
+    assert sent.indices is not None and sent.indices.tolist() == [*range(6), *range(1000, 1004)]
+    few = torch.zeros(1000)
+    few[[3, 700]] = torch.tensor([1e-3, -5.0])
+    sent = Laplace(correction="bisection").select(compensated(few), 0.1, Random(0))
+    assert sent.indices is not None and sent.indices.tolist() == [3, 700]
+    with pytest.raises(InputError, match="correction"):
+        Laplace(correction="secant")

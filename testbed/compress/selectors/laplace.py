@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from math import isfinite, log
 from random import Random
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -126,6 +126,11 @@ class LaplaceOptions(Options):
         description="Every so many steps, from the first on, ``fit`` is set to how well the "
         "distribution fits; 0: never.",
     )
+    correction: Literal["fast", "bisection"] = Field(
+        "fast",
+        description="fast: ours, from the last step's threshold. bisection: the paper's, from the "
+        "estimate in every step; each probe reads the whole vector.",
+    )
 
 
 class Laplace(CountSelector[LaplaceOptions]):
@@ -161,7 +166,8 @@ class Laplace(CountSelector[LaplaceOptions]):
             selection = Selection(passes=1.0)
             return Sparse(size, flat.new_zeros(1).long(), flat[:1], selection=selection)
         window = ProbeWindow.around(count, self.options.tolerance if size > _SMALL else 0.0)
-        sent, selection = self._selected(given, window)
+        bisecting = self.options.correction == "bisection"
+        sent, selection = (self._bisected if bisecting else self._selected)(given, window)
         return Sparse(size, sent.indices, sent.values, selection=selection)
 
     def state(self) -> dict[str, float]:
@@ -199,6 +205,35 @@ class Laplace(CountSelector[LaplaceOptions]):
             slope = (threshold - low) / scale / log(left.count / sent.count)
             aim.update(threshold / scale, sent.count / size, slope)
         return sent, Selection(passes + reads * left.count / size, threshold, ties)
+
+    def _bisected(
+        self, given: AccumulatedGradient, window: ProbeWindow
+    ) -> tuple[Candidates, Selection]:
+        """Likewise, by halving the interval from 0 to the greatest magnitude, with −b·ln k as the
+        first probe."""
+        flat, operations = given.flat, kernels.of(given.flat)
+        low, high, probes = 0.0, given.max_abs, 0
+        threshold = rounded(-given.sum_abs / flat.numel() * log(window.aim / flat.numel()))
+        while low < threshold < high:
+            probes += 1
+            count = operations.count_above(flat, threshold)
+            if window.holds(count):
+                low = threshold
+                break
+            low, high = (threshold, high) if count > window.most else (low, threshold)
+            threshold = rounded((low + high) / 2)
+        low = max(low, LEAST_MAGNITUDE)
+        left = Candidates(*operations.select_above(flat, low, self._left))
+        passes = probes + 2.0
+        if left.count <= window.most:
+            return left, Selection(passes, low)
+        position = ThresholdPosition()
+        for digit in range(len(DIGITS)):
+            position = narrowed(operations, left.values, window.aim, digit, position)
+        threshold = position.edge(len(DIGITS))
+        sent = parted(chosen(operations, left, threshold, self._kept), position, window.aim)
+        passes += (len(DIGITS) + 1) * left.count / flat.numel()
+        return sent, Selection(passes, threshold, position.tied - 1)
 
     def _corrected(
         self,
