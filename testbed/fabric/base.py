@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Protocol
 
 from testbed.errors import InputError
+from testbed.fabric.file_view import Shown
 from testbed.registry import Registry
 from testbed.topology import Cable, NodePlacement, NodeSpec, RackSpec
 
@@ -74,6 +75,10 @@ class ExecEnvironment:
     """True if the root of other images than ours may be written to."""
     pins: Mapping[Path, Identity] = field(default_factory=dict)
     """Which folders those above, and the run's directory, are, whatever has their paths later."""
+
+    def shown(self, path: Path, *, writable: bool = True) -> Shown:
+        """One of those folders, as nodes without containers have it."""
+        return Shown(str(path), writable, self.pins.get(path))
 
 
 @dataclass(frozen=True, slots=True)

@@ -227,13 +227,10 @@ class NetnsFabric:
         variables = {**given, **_at_home(), **own, **environment, "PYTHONPATH": path}
         if (room := self._rooms.get(name)) is None or room.poll() is not None:
             view = [*self._view(variables), *named(command, offered.directory)]
-            view += [Shown(str(offered.rendezvous_dir))]
-            view += [Shown(str(offered.directory), writable=True)]
-            view += [
-                Shown(str(self.context.directory.absolute()))
-            ]  # a job does not write its own records
-            if offered.output is not None:
-                view += [Shown(str(offered.output), writable=True)]
+            view += [Shown(str(offered.rendezvous_dir)), offered.shown(offered.directory)]
+            # a job does not write its own records
+            view += [offered.shown(self.context.directory.absolute(), writable=False)]
+            view += [] if offered.output is None else [offered.shown(offered.output)]
             room = self._forker.room(self._setting(name, view))
             self._rooms[name] = room
             self._note(room.pid)
