@@ -162,7 +162,7 @@ class NetnsFabric:
         # shall.
         self._starter = ThreadPoolExecutor(1, "starter")
         self._forker: Forker | None = None
-        self._logs = NodeLogs(context.directory / "log")
+        self._logs = NodeLogs(lambda: context.opened().folder("log"))
         self._racks: tuple[RackSpec, ...] = ()
         self.racks: dict[str, Cable] = {}
 

@@ -110,6 +110,7 @@ def execute(
                 racks=racks(scenario),
                 exec_environment=exec_environment,
                 least=least,
+                folder=directory.folder(),
             ) as session:
                 return _carry_out(ExecTrial(session, plan, spec, marks, output), output)
     finally:
