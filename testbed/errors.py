@@ -16,6 +16,7 @@ from __future__ import annotations
 import errno
 import re
 import sys
+import traceback
 from collections.abc import Iterable
 from reprlib import Repr
 
@@ -152,10 +153,19 @@ def shortage(error: BaseException) -> MachineError | None:
         number = errno.ENOMEM
     elif isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
         number = errno.EAGAIN
+    elif number == errno.EAGAIN and not _is_of_a_fork(error):
+        return None  # of a socket or a lock that would have to be waited for
     if number not in _LIMITS:
         return None
     what, limit = _LIMITS[number]
     return MachineError(f"the system gives this user no more {what}", fix=f"Raise {limit}")
+
+
+def _is_of_a_fork(error: BaseException) -> bool:
+    """Return whether the function that raised an error starts a process: it calls something of
+    that name."""
+    names = [frame.f_code.co_names for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return bool(names) and any("fork" in name for name in names[-1])
 
 
 def _sentence(message: str, where: str | None, hint: str | None) -> str:

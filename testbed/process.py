@@ -137,6 +137,13 @@ def is_mapped(user: int, rows: str | None = None) -> bool:
     return any(first <= user < first + count for first, _, count in ranges)
 
 
+def is_root_outside(rows: str | None = None) -> bool:
+    """Return whether user 0 of this user namespace is user 0 of the one around it as well."""
+    text = Path("/proc/self/uid_map").read_text() if rows is None else rows
+    ranges = (tuple(map(int, row.split())) for row in text.splitlines())
+    return any(first == outside == 0 for first, outside, _ in ranges)
+
+
 def prctl(*arguments: int) -> None:
     """Change something about this process (prctl(2)). Raises OSError."""
     call("prctl", *map(ctypes.c_ulong, [*arguments, *[0] * (5 - len(arguments))]))

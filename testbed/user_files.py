@@ -21,7 +21,7 @@ from pathlib import Path
 from shutil import copyfileobj
 from typing import IO
 
-from testbed.errors import ExperimentError, InputError, printable
+from testbed.errors import InputError, printable
 
 _NOBODY = 65_534
 """Whose root's files are where a server of files lets nobody be root."""
@@ -114,6 +114,11 @@ class PinnedFolder:
             os.unlink(beside, dir_fd=self.descriptor)
             raise
 
+    def append(self, name: str) -> IO[bytes]:
+        """Open a file to append to it, made where it is not there."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        return os.fdopen(os.open(name, flags, 0o644, dir_fd=self.descriptor), "ab")
+
     def copy(self, name: str, to: PinnedFolder) -> None:
         """Copy a regular file into another folder; nothing happens where there is none."""
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -131,35 +136,20 @@ class PinnedFolder:
             os.close(file)
 
 
-def log_in(folder: Path, name: str) -> IO[bytes]:
-    """Open a log in a run's own folder, to append to it. Raises OSError.
-
-    Whoever owns a folder above may have put another in the place of this one, with links in it.
-    Raises ExperimentError for a folder that this process's user has not made.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    return os.fdopen(_opened(folder, name, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab")
-
-
 def last_line_in(folder: Path, name: str) -> str:
-    """Return the last line of such a log; empty where there is none, or nothing in it."""
+    """Return the last line of a log in a run's own folder; empty where there is none, or nothing in
+    it, and where the folder is not this user's: its owner has put it in the place of the run's."""
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        with os.fdopen(_opened(folder, name, os.O_RDONLY | os.O_NONBLOCK), "rb") as log:
+        pinned = PinnedFolder(folder)
+        if os.fstat(pinned.descriptor).st_uid not in (os.geteuid(), _NOBODY):
+            return ""
+        with os.fdopen(os.open(name, flags, dir_fd=pinned.descriptor), "rb") as log:
             log.seek(max(0, os.fstat(log.fileno()).st_size - _END_BYTES))
             lines = log.read(_END_BYTES).decode(errors="replace").strip().splitlines()
-    except (OSError, ExperimentError):
+    except OSError:
         return ""
     return lines[-1] if lines else ""
-
-
-def _opened(folder: Path, name: str, flags: int) -> int:
-    descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        if os.fstat(descriptor).st_uid not in (os.geteuid(), _NOBODY):
-            raise ExperimentError(f"{folder} is not the folder any more that was made for this run")
-        return os.open(name, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644, dir_fd=descriptor)
-    finally:
-        os.close(descriptor)
 
 
 _AT_ONCE_BYTES, _LONGEST_BYTES = 1 << 16, 1 << 20

@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Protocol
 
 from testbed.errors import InputError
+from testbed.fabric.file_view import Shown
 from testbed.registry import Registry
 from testbed.topology import Cable, NodePlacement, NodeSpec, RackSpec
+from testbed.user_files import PinnedFolder
 
 if TYPE_CHECKING:
     from testbed.links.agent.client import AgentClient
@@ -75,6 +77,10 @@ class ExecEnvironment:
     pins: Mapping[Path, Identity] = field(default_factory=dict)
     """Which folders those above, and the run's directory, are, whatever has their paths later."""
 
+    def shown(self, path: Path, *, writable: bool = True) -> Shown:
+        """One of those folders, as nodes without containers have it."""
+        return Shown(str(path), writable, self.pins.get(path))
+
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
@@ -93,6 +99,17 @@ class RunContext:
     """The environment of nodes in which commands are launched, instead of processes of ours."""
     trains: bool = True
     """True if nodes other than hosts train; those that do not need no PyTorch."""
+
+    folder: PinnedFolder | None = None
+    """The run's directory, kept open as it was made; None: whatever is at its path."""
+
+    def opened(self) -> PinnedFolder:
+        """Return the run's directory; what its path leads to is made where nothing is there.
+        Raises OSError."""
+        if self.folder is not None:
+            return self.folder
+        self.directory.mkdir(parents=True, exist_ok=True)
+        return PinnedFolder(self.directory.resolve())
 
     def runs_our_process(self, spec: NodeSpec) -> bool:
         """Return whether a process of ours is in that node."""

@@ -10,6 +10,7 @@ were the node's (an id-mapped mount); on the disk it stays the owner's.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import signal
 import stat
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from testbed.errors import MachineError
-from testbed.process import BIND, PACKAGE, is_mapped, make_private, mount, unshare
+from testbed.process import BIND, PACKAGE, is_mapped, is_root_outside, make_private, mount, unshare
 from testbed.topology import Limits
 
 NODE_USER = 61_007
@@ -56,10 +57,21 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Shown(NamedTuple):
-    """A folder or file of the host's that nodes have at its own path."""
+    """A folder or file of the host's that nodes have at its own path.
+
+    ``pin``: device and inode number of what is meant. Whoever owns a folder above may put something
+    else, or a link, in its place before it is shown; that is refused then.
+    """
 
     path: str
     writable: bool = False
+    pin: Sequence[int] | None = None
+
+
+def pinned(path: Path, *, writable: bool = False) -> Shown:
+    """Return what has this path now, and nothing that has it later. Raises OSError."""
+    state = path.stat()
+    return Shown(str(path), writable, (state.st_dev, state.st_ino))
 
 
 class Account(NamedTuple):
@@ -70,10 +82,18 @@ class Account(NamedTuple):
 
 
 def account() -> Account | None:
-    """The account of this process's nodes; None: they stay this process's own user."""
-    if os.geteuid() != 0 or not is_mapped(NODE_USER):
+    """The account of this process's nodes; None: they stay this process's own user. Raises
+    MachineError where that would be root of the host."""
+    if os.geteuid() != 0:
         return None
-    return Account(NODE_USER, NODE_USER)
+    if is_mapped(NODE_USER):
+        return Account(NODE_USER, NODE_USER)
+    if is_root_outside():
+        raise MachineError(
+            f"nodes would run as root: this user namespace has no user {NODE_USER}",
+            fix="Run as an ordinary user, or as root outside of user namespaces",
+        )
+    return None
 
 
 def account_for(shown: Iterable[Shown]) -> Account | None:
@@ -81,12 +101,11 @@ def account_for(shown: Iterable[Shown]) -> Account | None:
     system cannot show that as somebody else's, and the owner is not root. Raises OSError."""
     whose = account()
     for each in shown:
-        owner = Path(each.path).stat()
-        if whose is None or not each.writable or owner.st_uid in (0, whose.user):
+        if whose is None or not each.writable:
             continue
-        with _Tree(each.path, each.writable, whose) as tree:
-            if not tree.mapped:
-                return Account(owner.st_uid, owner.st_gid)
+        with _Tree(each.path, each, whose) as tree:
+            if not tree.mapped and tree.owner.user not in (0, whose.user):
+                return tree.owner
     return whose
 
 
@@ -107,14 +126,17 @@ def programs(variables: Mapping[str, str]) -> list[Shown]:
 def named(command: Iterable[str], directory: Path) -> list[Shown]:
     """The folders of files in ``/tmp`` and ``/var/tmp`` that a command's arguments name: there
     nodes have files of their own."""
-    folders = set()
+    folders, mine = set(), account() is None
     for text in command:
         path = (directory / text.rpartition("=")[2]).absolute()
         temporary = next((folder for folder in _TEMPORARY if path.is_relative_to(folder)), None)
         if temporary is not None and path != temporary and len(text) < _LONGEST and path.exists():
             whole = path.is_dir() or path.parent == temporary
-            folders.add(path if whole else path.parent)
-    return [Shown(str(path)) for path in sorted(folders)]
+            folder = path if whole else path.parent
+            # What root's nodes are shown they may read: no link of others leads out of there.
+            if mine or folder.resolve().is_relative_to(temporary.resolve()):
+                folders.add(folder)
+    return [pinned(path) for path in sorted(folders)]
 
 
 def _reachable(path: Path) -> bool:
@@ -166,7 +188,7 @@ def lay(
     with ExitStack() as stack:
         stack.callback(os.umask, os.umask(0o022))
         trees = [
-            (path, each, stack.enter_context(_Tree(path, each.writable, whose)))
+            (path, each, stack.enter_context(_Tree(path, each, whose)))
             for path, each in _targets(shown)
         ]
         _set_attributes(_HERE, b"/", _READ_ONLY | _NO_SUID)
@@ -187,7 +209,7 @@ def lay(
 
 def check(shown: Iterable[Shown]) -> None:
     """Raises MachineError where this process, without privileges, may not use what it is shown."""
-    for path, writable in shown:
+    for path, writable, _ in shown:
         needed = os.R_OK | (os.X_OK if Path(path).is_dir() else 0) | (os.W_OK if writable else 0)
         if not os.access(path, needed):
             raise MachineError(
@@ -258,13 +280,24 @@ def _may_enter(folder: os.stat_result, whose: Account) -> bool:
 class _Tree:
     """A copy of the mounts below a path, to be attached elsewhere; a context manager."""
 
-    def __init__(self, path: str, writable: bool, whose: Account | None) -> None:
-        self._is_folder = Path(path).is_dir()
+    def __init__(self, path: str, shown: Shown, whose: Account | None) -> None:
         flags = _CLONE | _CLOSE_ON_EXEC | _RECURSIVE
         self._descriptor = _call(_OPEN_TREE, _HERE, os.fsencode(path), flags)
-        attributes = _NO_SUID | _NO_DEVICES | (0 if writable else _READ_ONLY)
+        try:
+            self._prepare(shown, whose)
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+
+    def _prepare(self, shown: Shown, whose: Account | None) -> None:
+        # Of what was opened: by its path, others may have changed what is there.
+        owner = os.fstat(self._descriptor)
+        if shown.pin is not None and (owner.st_dev, owner.st_ino) != tuple(shown.pin):
+            raise OSError(errno.ESTALE, f"{shown.path} is another folder than the run began with")
+        self.owner = Account(owner.st_uid, owner.st_gid)
+        self._is_folder = stat.S_ISDIR(owner.st_mode)
+        attributes = _NO_SUID | _NO_DEVICES | (0 if shown.writable else _READ_ONLY)
         _set_attributes(self._descriptor, b"", attributes)
-        owner = Path(path).stat()
         self.mapped = whose is None or owner.st_uid == whose.user or owner.st_gid == whose.group
         """True if it is shown as that account's, where it was not made for it."""
         if whose is not None and not self.mapped:

@@ -157,6 +157,8 @@ class Forking:
                 os.close(writing)
             with os.fdopen(reading, "rb") as said:
                 failure = said.read()
+        except MachineError as error:
+            return _why(error)
         except OSError as error:
             return {"error": f"a node's process could not be started: {error.strerror}"}
         if failure:

@@ -17,7 +17,7 @@ import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
@@ -26,7 +26,7 @@ from testbed.errors import ExperimentError, MachineError
 from testbed.fabric.base import START_S
 from testbed.fabric.file_view import Shown
 from testbed.process import module_command, node_environment
-from testbed.user_files import MOST_BYTES, log_in
+from testbed.user_files import MOST_BYTES, PinnedFolder
 
 MESSAGE_BYTES = 65_536
 _END_S = 5.0
@@ -250,17 +250,17 @@ _LAST_WORDS_S = 1.0
 
 
 class NodeLogs:
-    """The logs in ``folder``. ``most_bytes``: of each that are kept."""
+    """The logs in the folder that ``folder`` returns. ``most_bytes``: of each that are kept."""
 
-    def __init__(self, folder: Path, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, folder: Callable[[], PinnedFolder], most_bytes: int = MOST_BYTES) -> None:
         self._folder, self._most_bytes = folder, most_bytes
         self._readers: dict[str, threading.Thread] = {}
 
     @contextmanager
     def open(self, node: str) -> Iterator[IO[bytes]]:
         """Where a process of ``node`` that is started in the ``with`` block shall write. Raises
-        OSError and ExperimentError."""
-        log = log_in(self._folder, f"{node}.log")
+        OSError."""
+        log = self._folder().append(f"{node}.log")
         reading, writing = os.pipe()
         reader = threading.Thread(target=self._copy, args=(reading, log), daemon=True)
         with os.fdopen(writing, "wb") as output:

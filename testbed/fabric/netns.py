@@ -162,7 +162,7 @@ class NetnsFabric:
         # shall.
         self._starter = ThreadPoolExecutor(1, "starter")
         self._forker: Forker | None = None
-        self._logs = NodeLogs(context.directory / "log")
+        self._logs = NodeLogs(lambda: context.opened().folder("log"))
         self._racks: tuple[RackSpec, ...] = ()
         self.racks: dict[str, Cable] = {}
 
@@ -227,13 +227,10 @@ class NetnsFabric:
         variables = {**given, **_at_home(), **own, **environment, "PYTHONPATH": path}
         if (room := self._rooms.get(name)) is None or room.poll() is not None:
             view = [*self._view(variables), *named(command, offered.directory)]
-            view += [Shown(str(offered.rendezvous_dir))]
-            view += [Shown(str(offered.directory), writable=True)]
-            view += [
-                Shown(str(self.context.directory.absolute()))
-            ]  # a job does not write its own records
-            if offered.output is not None:
-                view += [Shown(str(offered.output), writable=True)]
+            view += [Shown(str(offered.rendezvous_dir)), offered.shown(offered.directory)]
+            # a job does not write its own records
+            view += [offered.shown(self.context.directory.absolute(), writable=False)]
+            view += [] if offered.output is None else [offered.shown(offered.output)]
             room = self._forker.room(self._setting(name, view))
             self._rooms[name] = room
             self._note(room.pid)

@@ -75,6 +75,12 @@ def become_able(fabric: str, *, keep: bool = False) -> bool:
     """
     if fabric != FABRIC or privileged():
         return False
+    if os.geteuid() == 0:
+        raise MachineError(
+            "root without CAP_NET_ADMIN and CAP_SYS_ADMIN, as in a container, cannot make other "
+            "users for nodes: they would run as root",
+            fix="Run as an ordinary user, or give root these capabilities (`--privileged`)",
+        )
     if keep:
         raise InputError(
             "without root a failed run cannot be left standing: its namespaces end with it",

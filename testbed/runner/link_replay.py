@@ -299,6 +299,7 @@ def replay(
             keep_failed=keep_failed,
             racks=racks(scenario),
             least=least,
+            folder=plan.directory.folder(),
         ) as session:
             trial = LinkReplayTrial(session, plan, wall_s, left_out)
             trial.shape()

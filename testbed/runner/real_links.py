@@ -322,6 +322,7 @@ def training_trials(
         racks=racks(experiment.scenario),
         multicast=any(multicasts(algorithm) for algorithm in experiment.algorithms),
         least=least,
+        folder=shared,
     ) as session:
         yield partial(TrainingTrial, session, shared=shared)
 
@@ -340,5 +341,6 @@ def comm_replay_trial(
         racks=racks(plan.experiment.scenario),
         trains=False,
         least=least,
+        folder=plan.directory.folder(),
     ) as session:
         yield CommReplayTrial(session, plan, replay)

@@ -28,7 +28,7 @@ from testbed.runner.signals import Failures, shielded
 from testbed.scenario.load import Loaded
 from testbed.scenario.timeline import Timeline
 from testbed.topology import CONTROL_PORT, Cable, NodePlacement, NodeSpec, RackSpec
-from testbed.user_files import last_line_in
+from testbed.user_files import PinnedFolder, last_line_in
 
 
 class LostWorkerBudget:
@@ -76,6 +76,7 @@ class Session:
         exec_environment: ExecEnvironment | None = None,
         trains: bool = True,
         least: int = 1,
+        folder: PinnedFolder | None = None,
     ) -> None:
         raise_open_files()
         self.racks = tuple(racks)
@@ -98,6 +99,7 @@ class Session:
             multicast,
             exec_environment,
             trains,
+            folder,
         )
         self._staffed = [spec.name for spec in specs if self.context.runs_our_process(spec)]
         self.fabric = fabrics.get(fabric)(self.context)

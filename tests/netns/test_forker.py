@@ -14,7 +14,7 @@ import pytest
 
 from testbed.errors import ExperimentError
 from testbed.fabric.base import START_S
-from testbed.fabric.file_view import NODE_USER, programs
+from testbed.fabric.file_view import NODE_USER, pinned, programs
 from testbed.fabric.forker import Forked, Forker, ForkSetting, ahead, take
 from testbed.links.network import namespaces
 from testbed.process import environment
@@ -22,6 +22,7 @@ from testbed.process import environment
 pytestmark = pytest.mark.root
 
 SHORT_S = START_S
+STRANGER = 61_234
 
 
 @pytest.fixture
@@ -82,6 +83,31 @@ def test_an_end_is_told_with_its_status(forker: Forker, netns: str, tmp_path: Pa
 def test_a_node_that_cannot_enter_its_namespace_says_so(forker: Forker, tmp_path: Path) -> None:
     with pytest.raises(ExperimentError, match=r"could not be isolated.*nw-not-there"):
         start(forker, "/run/netns/nw-not-there", tmp_path / "log")
+
+
+@pytest.mark.parametrize("writable", [True, False])
+def test_a_folder_that_its_owner_replaces_is_not_shown(
+    forker: Forker, netns: str, tmp_path: Path, writable: bool
+) -> None:
+    """Whoever owns the working folder puts a link to what only root may read or write in its place."""
+    work, secrets = tmp_path / "work", tmp_path / "secrets"
+    work.mkdir()
+    os.chown(work, STRANGER, STRANGER)
+    secrets.mkdir(mode=0o700)
+    (secrets / "key").write_text("secret")
+    shown = pinned(work, writable=writable)
+    work.rename(tmp_path / "moved")
+    work.symlink_to(secrets)
+    with pytest.raises(ExperimentError, match="another folder than the run began with"):
+        forker.room(ForkSetting("worker-0", netns, [*programs({}), shown], ""))
+    (tmp_path / "work").unlink()
+    (tmp_path / "moved").rename(work)
+    room = forker.room(ForkSetting("worker-0", netns, [*programs({}), shown], ""))
+    job = forker.command(
+        room, ["stat", "-c", "%u", str(work)], {"PATH": "/usr/bin:/bin"}, Path("/")
+    )
+    assert job.stdout is not None and job.stdout.read() == f"{NODE_USER}\n".encode()
+    job.stdout.close()
 
 
 @pytest.mark.parametrize("how", ["closed", "killed"])

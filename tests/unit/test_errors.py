@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from unprivileged import USER
@@ -77,10 +79,11 @@ cli.main([])
     ],
 )  # fmt: skip
 def test_what_the_system_has_no_more_of_is_said(
-    limit: str, most: int, action: str, sentence: str
+    tmp_path: Path, limit: str, most: int, action: str, sentence: str
 ) -> None:
-    script = SHORT.format(user=USER, limit=limit, most=most, action=action)
-    command = [sys.executable, "-P", "-c", script]
+    script = tmp_path / "short.py"
+    script.write_text(SHORT.format(user=USER, limit=limit, most=most, action=action))
+    command = [sys.executable, "-P", str(script)]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, env=environment(), timeout=60
     )
@@ -91,3 +94,7 @@ def test_what_the_system_has_no_more_of_is_said(
 def test_an_error_of_ours_is_none_of_the_systems() -> None:
     assert shortage(RuntimeError("no")) is None
     assert shortage(OSError(errno.EPERM, "no")) is None
+    one, other = socket.socketpair()
+    with one, other, pytest.raises(BlockingIOError) as caught:
+        one.recv(1, socket.MSG_DONTWAIT)
+    assert shortage(caught.value) is None

@@ -12,7 +12,7 @@ from pyroute2.netlink import NLM_F_DUMP_INTR, NLM_F_MULTI, NLMSG_DONE, NLMSG_ERR
 from pyroute2.netlink.rtnl import RTM_GETLINK, RTM_NEWLINK
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 
-from testbed.links.tc.netlink import KernelRefused, NetlinkChannel, NetlinkMessage, _check
+from testbed.links.tc.netlink import _TIMEOUT, KernelRefused, NetlinkChannel, NetlinkMessage, _check
 
 
 def answer(kind: int, payload: bytes, flags: int = 0) -> bytes:
@@ -73,6 +73,20 @@ def test_a_list_that_changed_while_it_was_read_is_asked_for_again(
     assert messages == [answer(RTM_NEWLINK, payload, NLM_F_MULTI) for payload in OBJECTS]
     asked = {kernel.recv(4096) for _ in range(3)}
     assert len(asked) == 1, "the same question, three times"
+
+
+def test_a_kernel_that_does_not_answer_is_not_waited_for_without_end(
+    spoken_to: tuple[NetlinkChannel, socket.socket],
+) -> None:
+    channel, _ = spoken_to
+    with NetlinkChannel() as real:
+        size = len(_TIMEOUT)
+        limit = real._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, size)
+        assert limit == _TIMEOUT
+    channel._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", 0, 1000))
+    with pytest.raises(KernelRefused, match="has not answered") as caught:
+        channel.ask(b"question")
+    assert caught.value.errno == errno.ETIMEDOUT
 
 
 def test_a_list_that_never_stands_still_is_refused(

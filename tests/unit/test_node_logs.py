@@ -6,7 +6,9 @@ import subprocess
 import threading
 from pathlib import Path
 
+from testbed.fabric.base import RunContext
 from testbed.fabric.forker import NodeLogs
+from testbed.user_files import PinnedFolder
 
 END = "\ntestbed: more than 250 bytes: what came after them was not kept\n"
 
@@ -21,7 +23,7 @@ def prints(logs: NodeLogs, node: str, script: str) -> int:
 
 
 def test_so_much_is_kept_and_no_more(tmp_path: Path) -> None:
-    logs = NodeLogs(tmp_path, most_bytes=250)
+    logs = NodeLogs(lambda: PinnedFolder(tmp_path), most_bytes=250)
     loud = "head -c 200 /dev/zero | tr '\\0' x; sleep 0.05; head -c 1000000 /dev/zero | tr '\\0' y; echo end >&2"
     assert prints(logs, "loud", loud) == 0
     assert prints(logs, "quiet", "echo all") == 0
@@ -31,14 +33,14 @@ def test_so_much_is_kept_and_no_more(tmp_path: Path) -> None:
 
 
 def test_a_node_that_is_started_again_has_no_more_room(tmp_path: Path) -> None:
-    logs = NodeLogs(tmp_path, most_bytes=250)
+    logs = NodeLogs(lambda: PinnedFolder(tmp_path), most_bytes=250)
     for letter, size in (("a", 100), ("b", 100), ("c", 100)):
         prints(logs, "worker-0", f"head -c {size} /dev/zero | tr '\\0' {letter}")
     assert (tmp_path / "worker-0.log").read_text() == 100 * "a" + 100 * "b" + 50 * "c" + END
 
 
 def test_children_that_hold_the_output_are_not_waited_for(tmp_path: Path) -> None:
-    logs = NodeLogs(tmp_path)
+    logs = NodeLogs(lambda: PinnedFolder(tmp_path))
     with logs.open("worker-0") as output:
         process = subprocess.Popen(["sh", "-c", "echo last words; exec sleep 300"], stdout=output)
     try:
@@ -51,3 +53,24 @@ def test_children_that_hold_the_output_are_not_waited_for(tmp_path: Path) -> Non
     finally:
         process.kill()
         process.wait()
+
+
+def test_logs_go_where_the_run_began_whatever_has_its_path_now(tmp_path: Path) -> None:
+    began, outside = tmp_path / "run", tmp_path / "outside"
+    began.mkdir()
+    (outside / "log").mkdir(parents=True)
+    context = RunContext("a-run", began, "a-token", folder=PinnedFolder(began))
+    logs = NodeLogs(lambda: context.opened().folder("log"))
+    began.rename(tmp_path / "moved")
+    began.symlink_to(outside)
+    assert prints(logs, "worker-0", "echo said") == 0
+    logs.close()
+    assert (tmp_path / "moved/log/worker-0.log").read_text() == "said\n"
+    assert list((outside / "log").iterdir()) == []
+
+
+def test_a_run_without_an_open_directory_has_the_one_at_its_path(tmp_path: Path) -> None:
+    context = RunContext("a-run", tmp_path / "new" / "run", "a-token")
+    assert not context.directory.exists()
+    context.opened().write("made", b"")
+    assert (tmp_path / "new" / "run" / "made").exists()

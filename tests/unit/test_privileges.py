@@ -5,12 +5,17 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
-from testbed.errors import InputError
+from testbed.errors import InputError, MachineError
+from testbed.fabric import file_view
+from testbed.fabric.file_view import NODE_USER, Account, Shown, named
 from testbed.host import user_namespace
-from testbed.process import is_mapped, module_command
+from testbed.process import environment, is_mapped, is_root_outside, module_command
 
 ALLOWED = {
     "kernel.unprivileged_userns_clone": "1",
@@ -53,6 +58,7 @@ def test_only_the_fabric_that_needs_it_enters_a_namespace(monkeypatch: pytest.Mo
     entered: list[bool] = []
     monkeypatch.setattr(user_namespace, "enter_own_world", lambda: entered.append(True))
     monkeypatch.setattr(user_namespace, "privileged", lambda: False)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert not user_namespace.become_able("docker", keep=True) and not user_namespace.become_able(
         "sim"
     )
@@ -77,9 +83,68 @@ def test_users_that_a_namespace_knows(rows: str, known: int, unknown: int | None
     assert unknown is None or not is_mapped(unknown, rows)
 
 
+def test_root_without_privileges_gets_no_nodes_that_are_root(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(user_namespace, "privileged", lambda: False)
+    monkeypatch.setattr(user_namespace, "enter_own_world", pytest.fail)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert not user_namespace.become_able("docker")
+    with pytest.raises(MachineError, match="nodes: they would run as root"):
+        user_namespace.become_able("netns")
+
+
+@pytest.mark.parametrize(
+    ("rows", "outside"),
+    [
+        ("         0          0 4294967295\n", True),
+        ("         0          0          1\n", True),
+        ("         0       1000          1\n", False),
+        ("0 100000 65536\n", False),
+        ("1 0 1\n0 1 1\n", False),
+    ],
+)
+def test_root_of_a_namespace_may_be_root_outside(rows: str, outside: bool) -> None:
+    assert is_root_outside(rows) == outside
+
+
+@pytest.mark.root
+def test_nodes_of_a_namespace_without_their_user_are_refused_where_they_would_be_root() -> None:
+    script = "from testbed.fabric.file_view import account\nprint(account())"
+    command = [sys.executable, "-P", "-c", script]
+    done = subprocess.run(
+        ["unshare", "--user", "--map-root-user", *command],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(),
+    )
+    if "unshare failed" in done.stderr:
+        pytest.skip("this machine allows no user namespaces")
+    assert done.returncode == 1 and "MachineError: nodes would run as root" in done.stderr
+
+
 def test_who_has_lost_its_parent_ends_without_a_word() -> None:
     """Its network namespace may be gone too, which is no news then."""
     options = ["--netns", "/nowhere", "--parent", "1", "--", "true"]
     command = module_command("testbed.fabric.node_launcher", *options)
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
+
+
+def test_files_that_a_command_names_in_tmp_are_shown_as_they_are_now(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with TemporaryDirectory(dir="/tmp") as temporary:
+        folder = Path(temporary)
+        (folder / "script.py").touch()
+        (folder / "away").symlink_to("/usr/lib")
+        command = ["python", str(folder / "script.py"), f"--os={folder}/away", "/etc"]
+        state = folder.stat()
+        own = Shown(str(folder), pin=(state.st_dev, state.st_ino))
+        monkeypatch.setattr(file_view, "account", lambda: Account(NODE_USER, NODE_USER))
+        assert named(command, Path("/")) == [own]
+        monkeypatch.setattr(file_view, "account", lambda: None)
+        away = Path("/usr/lib").stat()
+        expected = Shown(f"{folder}/away", pin=(away.st_dev, away.st_ino))
+        assert named(command, Path("/")) == [own, expected]

@@ -228,8 +228,7 @@ class DockerFabric:
 
     def create(self, specs: list[NodeSpec], racks: Sequence[RackSpec] = ()) -> Networks:
         """Write ``compose.yaml``; make networks and containers; have an agent."""
-        self.context.directory.mkdir(parents=True, exist_ok=True)
-        self.folder = PinnedFolder(self.context.directory.resolve())
+        self.folder = self.context.opened()
         self._racks = tuple(racks)
         self.specs = {spec.name: spec for spec in specs}
         self.journal = Journal.open(self.context.id)

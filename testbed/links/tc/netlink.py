@@ -348,7 +348,10 @@ class NetlinkChannel:
         raise KernelRefused(errno.EINTR, "the list changed at every attempt to read it")
 
     def _receive(self) -> bytes:
-        length = self._socket.recv_into(self._buffer)
+        try:
+            length = self._socket.recv_into(self._buffer)
+        except BlockingIOError:
+            raise KernelRefused(errno.ETIMEDOUT, "the kernel has not answered in time") from None
         return bytes(self._view[:length])
 
     def _collect(self, messages: list[bytes]) -> bool:

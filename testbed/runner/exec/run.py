@@ -15,7 +15,7 @@ from typing import Any
 from testbed.compatibility import resolve
 from testbed.fabric.base import ExecEnvironment
 from testbed.fabric.docker.fabric import pins_below
-from testbed.fabric.file_view import Account, Shown, account, account_for
+from testbed.fabric.file_view import Account, account, account_for, pinned
 from testbed.host import images as host_images
 from testbed.records.run_directory import RunDirectory
 from testbed.runner.exec.launch_spec import (
@@ -110,6 +110,7 @@ def execute(
                 racks=racks(scenario),
                 exec_environment=exec_environment,
                 least=least,
+                folder=directory.folder(),
             ) as session:
                 return _carry_out(ExecTrial(session, plan, spec, marks, output), output)
     finally:
@@ -122,7 +123,8 @@ def _whose(owner: Tenant | None) -> Account:
     """The user that the job's processes have. ``owner``: in containers."""
     if owner is not None:
         return Account(owner.user, owner.group)
-    own = account_for([Shown(str(Path.cwd()), writable=True)])
+    here = pinned(Path(), writable=True)._replace(path=str(Path.cwd()))
+    own = account_for([here])
     return own or Account(os.geteuid(), os.getegid())
 
 
@@ -134,14 +136,16 @@ def _exec_environment(
     writable_root: bool,
 ) -> ExecEnvironment:
     """Return what nodes offer to the job. ``owner``: whose it is in containers, or None."""
-    here, run = Path.cwd(), directory.path
-    if owner is None:
-        own, folder = Tenant(os.getuid(), os.getgid()), here.stat()
+    here, run, whose = Path.cwd(), directory.path, owner
+    if whose is None:
+        whose, folder = Tenant(os.getuid(), os.getgid()), Path().stat()
         if account() is not None:
-            own = Tenant(folder.st_uid, folder.st_gid)
-        return ExecEnvironment(here, rendezvous_dir, user=str(own), output=make_output(run, own))
-    output = make_output(run, owner)
+            whose = Tenant(folder.st_uid, folder.st_gid)
+    output = make_output(run, whose)
     pins = pins_below(here, run.absolute())
+    pins |= {run.absolute(): directory.identity(), output: directory.identity(output.name)}
+    if owner is None:
+        return ExecEnvironment(here, rendezvous_dir, user=str(whose), output=output, pins=pins)
     return ExecEnvironment(
         here,
         rendezvous_dir,
@@ -150,11 +154,7 @@ def _exec_environment(
         output=output,
         home_of_root=make_home_of_root(here, rendezvous_dir),
         writable_root=writable_root,
-        pins={
-            **pins,
-            run.absolute(): directory.identity(),
-            output: directory.identity(output.name),
-        },
+        pins=pins,
     )
 
 
