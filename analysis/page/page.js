@@ -236,7 +236,7 @@
       chart.setAttribute('aria-label', `${title}. Arrow keys move the line, + and − zoom.`);
       const { color, dash } = scaleOf(this.data.algorithms);
       const detail = { field: 'r', type: 'nominal' };
-      const value = { field: 'v', type: 'quantitative', title: y, scale, axis: { minExtent: 44, tickCount: 5, format: '~g' } };
+      const value = { field: 'v', type: 'quantitative', title: y, scale, axis: { minExtent: 44, tickCount: 5, format: '~f' } };
       const lines = mark === 'line'
         ? { mark: { type: 'line', clip: true, strokeWidth: 1.8, aria: false, point: dots ? { size: 26, filled: true } : false }, encoding: { color, strokeDash: dash, detail } }
         : { mark: { type: 'point', clip: true, filled: true, size: 16, aria: false }, encoding: { color } };
