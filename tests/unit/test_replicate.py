@@ -5,13 +5,24 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
 from command_here import carried_out_in
 
-from analysis.papers import between_marks, condensed
-from testbed.bench.replicate import PAGE, PLAN, Replication, parts, read, sections, write_page
+from analysis.papers import Results, between_marks, condensed
+from testbed.bench.replicate import (
+    PAGE,
+    PLAN,
+    PagePart,
+    Replication,
+    parts,
+    read,
+    sections,
+    write_page,
+)
 from testbed.compatibility import resolve
 from testbed.errors import InputError
 from testbed.runner.run import side_by_side
@@ -75,6 +86,43 @@ def test_the_numbers_are_those_of_the_plan(folder: Path, tmp_path: Path) -> None
     for run in (run for runs in results.groups.values() for run in runs):
         assert run["verdict"] == "valid"
         assert run["run"] and run["scenario_hash"] and run["commit"]
+
+
+def made_up(part: PagePart, algorithm: str, seed: int) -> dict[str, Any]:
+    """A record as a run's is: it reaches every accuracy at the fifth of ten evaluations."""
+    random = Random(f"{part.name} {algorithm} {seed}")
+    step_s = 0.1 + random.random()
+    return {
+        "algorithm": algorithm, "seed": seed, "verdict": "valid", "time_s": 100 * step_s, "step_s": step_s,
+        "accuracy": random.random(), "mean_k": 0.1, "bytes_up": 1e6, "bytes_down": 2e6, "steps": 100, "every": 4,
+        "density": [0.29 - 0.01 * number for number in range(25)], "train": [0.04 * number for number in range(25)],
+        "evaluations": [[10 * n, 10 * n * step_s, 0.2 * n] for n in range(1, 11)],
+        "fits": [[step, "layer", 1000, 0.4, 0.8 + random.random()] for step in (1, 11)],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "plan", sorted(FOLDER.glob(f"*/{PLAN}")), ids=lambda path: path.parent.name
+)
+def test_a_page_has_its_claims_tables_and_marks(plan: Path, tmp_path: Path) -> None:
+    groups: dict[str, list[dict[str, Any]]] = {}
+    asked = Replication(plan.parent, "small", tmp_path)
+    for part, task in asked.tasks():
+        groups.setdefault(part.group, []).append(made_up(part, task.algorithm, task.seed))
+    measured = {
+        part.name: [
+            {"method": name, "seconds": [0.1 + number, 0.2], "density": 0.01}
+            for number, name in enumerate(part.algorithms)
+        ]
+        for part in asked.parts
+        if part.measure
+    }
+    made = sections(plan.parent, Results(groups, measured))
+    text = between_marks((plan.parent / PAGE).read_text("utf-8"), made)
+    assert all(each.startswith("| ") and each.count("\n| ") > 1 for each in made.values())
+    claims = [line.rsplit("|", 2)[1].strip(" *") for line in made["claims"].splitlines()[2:]]
+    assert set(claims) <= {"holds", "does not", "not supported", "by construction"}
+    assert text.count("<!-- end ") == len(made)
 
 
 def test_runs_of_a_plan_go_on_where_they_were(paper: Path, tmp_path: Path) -> None:
