@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.errors import InputError, MachineError
+from testbed.user_files import home
 
 Entry = dict[str, Any]
 _SUFFIX = ".journal"
@@ -97,8 +98,13 @@ def folder() -> Path:
         path = Path("/run/narrows")
     elif runtime := os.environ.get("XDG_RUNTIME_DIR"):
         path = Path(runtime) / "narrows"
+    elif own := home():
+        path = own / ".local/state/narrows"
     else:
-        path = Path.home() / ".local/state/narrows"
+        raise MachineError(
+            "this user has no home in which journals of runs could be kept",
+            fix="Set HOME, or XDG_RUNTIME_DIR, to a folder that you may write to",
+        )
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:

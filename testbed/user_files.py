@@ -28,6 +28,14 @@ _NOBODY = 65_534
 _END_BYTES = 1 << 16
 
 
+def home() -> Path | None:
+    """Return this user's home; None without ``HOME`` and an entry in the system's list of users."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return None
+
+
 def data_of(path: Path, most_bytes: int, hint: str | None = None) -> bytes:
     """The bytes of a regular file. Raises InputError, also for what would never end, such as a
     pipe.

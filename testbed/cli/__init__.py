@@ -138,6 +138,7 @@ def _options(
 
 def main(arguments: list[str] | None = None) -> Any:
     """Entry point: run a verb; print an error of ours as a sentence and leave with its code."""
+    _open_standard_files()
     _print_anything()
     logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
     try:
@@ -156,6 +157,18 @@ def main(arguments: list[str] | None = None) -> Any:
         text, code = sentence
         print(f"testbed: {text}", file=sys.stderr)
         sys.exit(code)
+
+
+def _open_standard_files() -> None:
+    """Have standard input, output and error lead nowhere where whoever called has closed them.
+
+    The next file that is opened would have their numbers, and what is printed would go into it.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free: that one
+            os.set_inheritable(nowhere, True)
+            setattr(sys, name, open(nowhere, mode, closefd=False))  # noqa: SIM115
 
 
 def _print_anything() -> None:

@@ -24,6 +24,7 @@ from typing import NamedTuple
 from testbed.errors import MachineError
 from testbed.process import BIND, PACKAGE, is_mapped, is_root_outside, make_private, mount, unshare
 from testbed.topology import Limits
+from testbed.user_files import home
 
 NODE_USER = 61_007
 """The user id of nodes. systemd keeps it for services without a name in ``/etc/passwd`` (its
@@ -116,7 +117,7 @@ def programs(variables: Mapping[str, str]) -> list[Shown]:
     folders += [Path(entry) for entry in variables.get("PYTHONPATH", "").split(os.pathsep) if entry]
     for entry in filter(None, variables.get("PATH", "").split(os.pathsep)):
         folders += _installation(Path(entry))
-    whole = {Path("/"), Path.home(), PACKAGE.parent}
+    whole = {Path("/"), home(), PACKAGE.parent}
     wanted = {folder.absolute() for folder in folders if _reachable(folder)} - whole
     return [
         Shown(str(path)) for path in sorted(wanted) if not path.resolve().is_relative_to("/usr")
@@ -150,7 +151,7 @@ def _reachable(path: Path) -> bool:
 def _installation(folder: Path) -> Iterator[Path]:
     """Yield the folders that programs in a folder need, that of their Python among them."""
     yield folder
-    if folder.name != "bin" or folder.parent in (Path("/"), Path("/usr"), Path.home()):
+    if folder.name != "bin" or folder.parent in (Path("/"), Path("/usr"), home()):
         return
     yield folder.parent
     if _reachable(python := folder / "python") and python.resolve().parent.name == "bin":

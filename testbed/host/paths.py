@@ -20,6 +20,7 @@ from testbed.errors import MachineError
 from testbed.host import packages
 from testbed.host.packages import CommandFailed, log, run, step
 from testbed.process import PACKAGE
+from testbed.user_files import home
 
 IN_CHECKOUT = PACKAGE.with_name("pyproject.toml").is_file()
 """True where the package is used from a checkout of the project, not installed from a wheel."""
@@ -56,7 +57,13 @@ def cache(name: str) -> Path:
     if IN_CHECKOUT and os.access(ROOT, os.W_OK):
         folder = BUILD / name
     else:
-        users = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        own = home()
+        users = os.environ.get("XDG_CACHE_HOME") or (own and own / ".cache")
+        if not users:
+            raise MachineError(
+                "this user has no home in which what is made once could be kept",
+                fix="Set HOME, or XDG_CACHE_HOME, to a folder that you may write to",
+            )
         folder = Path(users) / "narrows" / name
     folder.mkdir(parents=True, exist_ok=True)
     return folder

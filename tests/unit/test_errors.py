@@ -98,3 +98,37 @@ def test_an_error_of_ours_is_none_of_the_systems() -> None:
     with one, other, pytest.raises(BlockingIOError) as caught:
         one.recv(1, socket.MSG_DONTWAIT)
     assert shortage(caught.value) is None
+
+
+@pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
+def test_a_command_whose_standard_files_are_closed_does_its_work(
+    closed: str, tmp_path: Path
+) -> None:
+    script = f'"$0" -P -m testbed algorithms {closed}; echo $? > code'
+    done = subprocess.run(
+        ["sh", "-c", script, sys.executable],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(),
+        cwd=tmp_path,
+    )
+    assert (done.stdout, done.stderr) == ("", "")
+    assert (tmp_path / "code").read_text() == "0\n"
+
+
+def test_what_is_printed_goes_into_no_file_that_is_opened_later(tmp_path: Path) -> None:
+    script = (
+        "import os, sys\n"
+        "from testbed import cli\n"
+        "cli._open_standard_files()\n"
+        f"opened = os.open({str(tmp_path / 'file')!r}, os.O_WRONLY | os.O_CREAT)\n"
+        "print('said', flush=True)\n"
+        "os.system('echo said')\n"
+        "os.write(opened, b'written')\n"
+        "sys.exit(opened)\n"
+    )
+    command = ["sh", "-c", '"$0" -P -c "$1" >&-', sys.executable, script]
+    done = subprocess.run(command, stderr=subprocess.PIPE, check=False, env=environment())
+    assert done.returncode > 2, done.stderr
+    assert (tmp_path / "file").read_text() == "written"

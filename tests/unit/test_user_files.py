@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from testbed.errors import InputError
+from testbed.process import environment
 from testbed.scenario.load import load
 from testbed.scenario.profile import read_profile
 from testbed.scenario.recorded_paces import read_step_times
@@ -124,3 +127,35 @@ def test_files_of_a_pinned_folder_stay_in_it_and_replace_links(tmp_path: Path) -
     assert (tmp_path / "moved" / "copies" / "link").read_bytes() == b"written"
     assert pinned.names() == ["copies", "link", "log", "pipe"]
     assert [file.read_text() for file in outside.iterdir()] == ["secret"]
+
+
+NO_HOME = """
+import os, sys
+os.geteuid = lambda: 61235
+for name in ("HOME", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "NARROWS_STATE"):
+    os.environ.pop(name, None)
+os.environ["USER"] = "nobody-of-that-name"
+import pwd
+pwd.getpwuid = lambda user: {}[user]
+from testbed import cli
+cli.main(sys.argv[1:])
+"""
+"""A command of a user without a home, as containers of any user number have it."""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("clean",), "testbed: this user has no home in which journals of runs could be kept. Set HOME"),
+        (("exec", "none.yaml", "--", "true"), "testbed: none.yaml: no such file"),
+    ],
+)  # fmt: skip
+def test_a_user_without_a_home_is_told_so_in_a_sentence(
+    tmp_path: Path, arguments: tuple[str, ...], sentence: str
+) -> None:
+    command = [sys.executable, "-P", "-c", NO_HOME, *arguments]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=environment(), cwd=tmp_path
+    )
+    assert done.stderr.startswith(sentence) and "Traceback" not in done.stderr
+    assert done.returncode in (2, 3)

@@ -30,7 +30,7 @@ from testbed.fabric.file_view import account
 from testbed.scenario.expand import expand
 from testbed.scenario.load import Loaded
 from testbed.scenario.node_timeline import flows, nobody_leaves
-from testbed.user_files import text_of
+from testbed.user_files import home, text_of
 
 MASTER_PORT = 29500
 """Where the first process answers the others: PyTorch's own choice."""
@@ -369,7 +369,7 @@ def check_fabric(loaded: Loaded, fabric: str) -> None:
 def _others_use(folder: Path) -> bool:
     """Return whether a folder has a home or the system in it: others run what is there."""
     root, owner = Path("/"), folder.stat().st_uid
-    homes = [Path.home()]
+    homes = [own] if (own := home()) else []
     with suppress(KeyError):  # a user without an entry
         homes.append(Path(pwd.getpwuid(owner).pw_dir))
     return any(
