@@ -175,7 +175,6 @@ _LIMITS = {
 
 
 EXTRAS = {
-    "greenlet": "sim",
     "numba": "sim",
     "sklearn": "sim",
     "torch": "sim",
