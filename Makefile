@@ -20,11 +20,11 @@ BIN     := .venv/bin
 SETUP    = $(if $(PYTHON),$(PYTHON),$(error Python 3.11 or newer is needed, e.g. apt-get install python3.11)) -m testbed.host
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-stop environment demo test nightly coverage mutants test-times lock lint docs run compare replicate replay examples example plots images guest doctor clean
+.PHONY: help setup setup-stop environment lower-bounds release demo test nightly coverage mutants test-times lock lint docs run compare replicate replay examples example plots images guest doctor clean
 
 help:  ## this list
 	@echo "make TARGET [SCENARIO=…] [RUN=…] [TRACE=…] [FABRIC=docker|netns|sim] [SECONDS=…]"; echo
-	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  \1 \2/p' $(MAKEFILE_LIST) | awk '{ name = $$1; $$1 = ""; printf "  %-11s%s\n", name, $$0 }'
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  \1 \2/p' $(MAKEFILE_LIST) | awk '{ name = $$1; $$1 = ""; printf "  %-13s%s\n", name, $$0 }'
 
 setup:  ## everything that the other targets need: environment, engine, images; YES=1: without asking
 	@$(SETUP) $(if $(YES),--yes) all
@@ -57,6 +57,14 @@ mutants: environment  ## MUTANTS="--group control": small changes of the product
 lock: environment  ## locks/ anew: exact versions of all packages with the hashes of their files; UPGRADE=1: the newest
 	@$(BIN)/python -m pip install -q $$($(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["lock"])')
 	@$(BIN)/python tools/lock.py $(if $(UPGRADE),--upgrade)
+
+lower-bounds: environment  ## the unit tests with the lowest versions that pyproject.toml allows; TESTS="tests/unit/test_units.py": these alone
+	@$(BIN)/python -m pip install -q $$($(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["lock"])')
+	@$(BIN)/python tools/lower_bounds.py $(TESTS)
+
+release: environment  ## what a release consists of, in build/release: wheel, source archive, bill of materials, repository, hashes
+	@$(BIN)/python -m pip install -q $$($(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["release"])')
+	@$(BIN)/python tools/release.py
 
 lint: environment  ## style, format, types, and which rooms import which
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports

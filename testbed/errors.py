@@ -185,7 +185,6 @@ _LIMITS = {
 
 
 EXTRAS = {
-    "greenlet": "sim",
     "numba": "sim",
     "sklearn": "sim",
     "torch": "sim",

@@ -212,6 +212,7 @@ _MEMORY_GIB = 4
 _CPUS = 2
 _IMPORTS = (
     "google.protobuf",
+    "greenlet",
     "numpy",
     "orjson",
     "prometheus_client",

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, distribution, entry_points
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +21,27 @@ import testbed
 from testbed.process import PACKAGE
 from testbed.records.events import SCHEMA
 
-_PACKAGES = (
+_DIRECT = (
     "docker",
+    "greenlet",
     "matplotlib",
+    "numba",
     "numpy",
+    "orjson",
     "prometheus-client",
+    "protobuf",
     "pydantic",
     "pyroute2",
+    "rich",
+    "ruamel-yaml",
     "scikit-learn",
+    "scipy",
     "torch",
+    "typer",
 )
+"""Libraries that this package imports itself: they are listed where they are not installed, too."""
+_PLUG_INS = "narrows."
+"""How groups of entry points begin in which other packages register their parts."""
 _GIT_SECONDS = 5
 _EVERY_USER = ["0", "0", str(2**32 - 1)]
 """The one row of a user map that maps everybody: of a machine's own namespace."""
@@ -59,17 +70,35 @@ def machine_facts() -> dict[str, Any]:
 
 @cache
 def versions() -> Mapping[str, str | None]:
-    """Version of everything that takes part in a run, read once; None: not installed."""
+    """Version of everything that takes part in a run, read once: this package, Python, every
+    installed library that it needs directly or indirectly, and packages that register parts. None:
+    not installed."""
     by_package: dict[str, str | None] = {
         "narrows": testbed.__version__,
         "python": platform.python_version(),
+        **dict.fromkeys(_DIRECT),
     }
-    for package in _PACKAGES:
+    groups = (group for group in entry_points().groups if group.startswith(_PLUG_INS))
+    points = (point for group in groups for point in entry_points(group=group))
+    pending = ["narrows", *_DIRECT, *(point.dist.name for point in points if point.dist)]
+    known: set[str] = set()
+    while pending:
+        name = _SEPARATORS.sub("-", pending.pop()).lower()
+        if name in known:
+            continue
+        known.add(name)
         try:
-            by_package[package] = version(package)
+            package = distribution(name)
         except PackageNotFoundError:
-            by_package[package] = None
+            continue
+        by_package[name] = by_package.get(name) or package.version
+        wanted = package.requires or ()
+        pending += [_NAME.split(line, maxsplit=1)[0] for line in wanted if _EXTRA not in line]
     return by_package
+
+
+_SEPARATORS, _NAME, _EXTRA = re.compile(r"[-_.]+"), re.compile(r"[^\w.-]"), "extra =="
+"""Within a package's name; what ends it in a requirement; in requirements of extras alone."""
 
 
 @cache

@@ -6,6 +6,7 @@ import json
 import platform
 import subprocess
 from dataclasses import asdict
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,13 @@ def test_the_machine_is_described_without_its_name() -> None:
     assert found["memory_bytes"] > 1 << 20
     assert found["versions"]["numpy"]
     assert not {"hostname", "node", "name"} & set(found)
+
+
+def test_versions_are_those_of_all_libraries_that_take_part() -> None:
+    found = machine_facts()["versions"]
+    for name in ("narrows", "torch", "numba", "llvmlite", "pydantic-core", "scipy", "greenlet"):
+        assert found[name] == version(name), name
+    assert not {"pytest", "ruff", "hypothesis"} & set(found), "tools of developers take no part"
 
 
 def test_the_commit_and_whether_it_was_changed(tmp_path: Path) -> None:

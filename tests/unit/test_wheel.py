@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import ast
 import json
+import re
+import shlex
 import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 from wheel_rig import ROOT, Installed, build, short_run, source_archive
 
+from testbed import __version__
 from testbed.errors import EXTRAS
 from testbed.host import images
 from testbed.host.paths import files
@@ -132,3 +136,80 @@ def test_no_code_asks_where_its_file_is() -> None:
         or (isinstance(node, ast.Attribute) and node.attr == "__file__")
     ]
     assert asking == []
+
+
+PAGE = ROOT / "docs" / "first-steps" / "wheel.md"
+"""The page of the wheel, which its metadata carry."""
+
+
+def test_description_of_the_package_needs_no_repository_beside_it(smallest: Installed) -> None:
+    (metadata,) = smallest.site.glob("narrows-*.dist-info/METADATA")
+    fields, _, description = metadata.read_text(encoding="utf-8").partition("\n\n")
+    assert "Description-Content-Type: text/markdown" in fields
+    assert description.strip() == PAGE.read_text(encoding="utf-8").strip()
+    assert not re.findall(r"\]\((?!https?:)", description)
+
+
+def test_page_of_the_wheel_has_every_extra() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    listed = re.findall(r"^\| `(\w+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(listed) == sorted(set(extras) - {"flower"})
+
+
+def commands() -> list[list[str]]:
+    """The commands of the page that are the package's, in order."""
+    lines = re.findall(r"^    testbed (.*)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    return [shlex.split(line, comments=True) for line in lines]
+
+
+def test_commands_of_the_page_are_understood(smallest: Installed) -> None:
+    for words in commands():
+        if words[0].startswith("--"):
+            smallest.run("--help")
+        else:
+            verb, *given = words
+            said = smallest.run(verb, "--help").stdout
+            assert all(word in said for word in given if word.startswith("--")), words
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(280)
+def test_page_of_the_wheel_leads_to_a_report(wheel: Path, tmp_path: Path) -> None:
+    """By its commands that need neither root, an engine nor a shell's files."""
+    everything = Installed(tmp_path / "everything", wheel, "sim", "report", "docker")
+    for words in commands():
+        alone = words[0] in ("init", "validate", "plan", "report") or words[-1] == "sim"
+        if alone:
+            paths = [str(each) for word in words for each in _expanded(everything.folder, word)]
+            everything.run(*paths)
+    assert (everything.folder / "report" / "report.html").stat().st_size > 10_000
+
+
+def _expanded(folder: Path, word: str) -> list[str]:
+    """As a shell has it."""
+    if "*" not in word:
+        return [word]
+    return [str(path.relative_to(folder)) for path in sorted(folder.glob(word))]
+
+
+def test_workflows_do_what_the_makefile_and_the_ci_script_do() -> None:
+    yaml = YAML(typ="safe", pure=True)
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    texts = {}
+    for path in sorted((ROOT / ".github" / "workflows").glob("*.yml")):
+        jobs = yaml.load(path)["jobs"].values()
+        assert {job["runs-on"] for job in jobs} == {"ubuntu-24.04"}
+        texts[path.stem] = "\n".join(step.get("run", "") for job in jobs for step in job["steps"])
+        assert set(re.findall(r"\bmake ([a-z-]+)", texts[path.stem])) <= targets
+    assert "bash .ci/run" in texts["ci"] and "make lower-bounds" in texts["ci"]
+    assert "make docs" in texts["docs"] and "make release" in texts["release"]
+
+
+def test_citation_has_the_version_and_licence_of_the_package() -> None:
+    described = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    cited = YAML(typ="safe", pure=True).load(ROOT / "CITATION.cff")
+    assert cited["version"] == described["version"] == __version__
+    assert cited["license"] == described["license"]
+    assert {"cff-version", "message", "title", "authors"} <= set(cited)
