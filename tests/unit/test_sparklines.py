@@ -56,7 +56,7 @@ def test_the_panel_fits_80_columns_and_shows_when_values_fell(
     assert by_name["link"].split()[1] == "█" * high + "▅" * low  # 0.6 of seven levels
     assert by_name["k"].split()[1] == "█" * high + "▅" * low
     assert by_name["delay"].split()[1] == "█" * SPARK_WIDTH
-    assert by_name["link"].endswith("0 to 100.0 Mbit/s")
+    assert by_name["link"].endswith("0 to 200.0 Mbit/s")
     assert by_name["k"].rstrip().endswith("0 to 0.2")  # mean of two workers
     assert by_name["delay"].rstrip().endswith("0 to 200 ms")  # the longer of two, in model time
 
@@ -69,7 +69,7 @@ def test_a_terminal_gets_sparklines_and_the_end_clears_them(
     assert progress._live is not None
     progress._live.refresh()
     progress.end()
-    assert "█" in stream.getvalue() and "0 to 100.0 Mbit/s" in stream.getvalue()
+    assert "█" in stream.getvalue() and "0 to 200.0 Mbit/s" in stream.getvalue()
     assert progress._live is None
 
 
@@ -81,5 +81,5 @@ def test_elsewhere_plain_lines_without_control_characters(
     fed(stream, monkeypatch, terminal=False)
     lines = stream.getvalue().splitlines()
     assert len(lines) == 120
-    assert "k 0.2" in lines[-1] and "link 60.0 Mbit/s" in lines[-1]
+    assert "k 0.2" in lines[-1] and "link 120.0 Mbit/s" in lines[-1]
     assert not [line for line in lines if "\x1b" in line or "▁" in line or "█" in line]
