@@ -20,7 +20,7 @@ BIN     := .venv/bin
 SETUP    = $(if $(PYTHON),$(PYTHON),$(error Python 3.11 or newer is needed, e.g. apt-get install python3.11)) -m testbed.host
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-stop environment lower-bounds release demo test nightly coverage mutants test-times lock lint docs run compare replicate replay examples example plots images guest doctor clean
+.PHONY: help setup setup-stop environment lower-bounds release demo test nightly coverage mutants test-times lock lint docs run compare replicate replay examples example plots images observe guest doctor clean
 
 help:  ## this list
 	@echo "make TARGET [SCENARIO=…] [RUN=…] [TRACE=…] [FABRIC=docker|netns|sim] [SECONDS=…]"; echo
@@ -35,8 +35,8 @@ setup-stop:  ## stop the engine that `make setup` has started, and restore the f
 environment:
 	@$(SETUP) environment
 
-demo: $(NEEDED)  ## train 4 workers and a server on FABRIC over a replayed trace, then tables and figures
-	@$(BIN)/testbed run scenarios/demo.yaml --fabric $(FABRIC)
+demo: $(NEEDED) $(if $(OBSERVE),observe)  ## train 4 workers and a server on FABRIC over a replayed trace, then tables and figures; OBSERVE=1: watched by Prometheus
+	@$(BIN)/testbed run scenarios/demo.yaml --fabric $(FABRIC) $(if $(OBSERVE),--observe)
 
 test: setup  ## every test that this machine can run; results in build/
 	@export NARROWS_REQUIRE=$${NARROWS_REQUIRE-$$($(SETUP) capabilities)}; $(BIN)/python tests/suite.py
@@ -98,6 +98,9 @@ plots: environment  ## table and figures of RUN again (default: the last compari
 
 images: environment  ## the container images, where missing or outdated
 	@$(SETUP) images
+
+observe: environment  ## Prometheus for `testbed run --observe`, unpacked in build/ where this machine has none
+	@$(SETUP) observe
 
 guest: setup  ## the disk that `--fabric docker --guest` needs, for users who are not root
 	@$(SETUP) guest

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from testbed.host.checks import Result
 
 
-PARTS = ("all", "environment", "engine", "images", "guest", "stop")
+PARTS = ("all", "environment", "engine", "images", "guest", "observe", "stop")
 Part = Annotated[
     str,
     typer.Argument(

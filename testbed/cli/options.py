@@ -99,6 +99,12 @@ Guest = Annotated[
     bool,
     typer.Option("--guest", help="In a kernel of its own, which has netem (docs/how-to/guest.md)."),
 ]
+Observe = Annotated[
+    bool,
+    typer.Option(
+        "--observe", help="Prometheus beside the run, files for Grafana (docs/how-to/observe.md)."
+    ),
+]
 TraceFormat = Annotated[
     str | None,
     typer.Option("--format", help="Its format, if it is not told rightly.", metavar="NAME"),

@@ -29,6 +29,7 @@ def run(
     no_figures: options.NoFigures = False,
     parallel: options.Parallel = 1,
     guest: options.Guest = False,
+    observe: options.Observe = False,
 ) -> None:
     """Train every algorithm of SCENARIO with every seed over the same link history."""
     if guest:
@@ -40,7 +41,9 @@ def run(
     from testbed.runner.run import run as run_all
 
     experiment = prepare(scenario, algo or (), parse_seeds(seed))
-    comparison = run_all(experiment, fabric, out, quiet=quiet, keep_failed=keep, parallel=parallel)
+    comparison = run_all(
+        experiment, fabric, out, quiet=quiet, keep_failed=keep, parallel=parallel, observe=observe
+    )
     present(comparison, as_json, figures=figures)
     if comparison.failed:
         raise typer.Exit(1)

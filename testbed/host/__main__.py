@@ -1,6 +1,6 @@
 """The setup commands that ``make`` calls.
 
-``python3 -m testbed.host [--yes] [all|environment|engine|images|guest|stop|capabilities]``
+``python3 -m testbed.host [--yes] [all|environment|engine|images|guest|observe|stop|capabilities]``
 
 They say what is about to be done to this machine, and ask whether it may be, where somebody is
 there to answer.
@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from testbed.errors import MachineError, NarrowsError
 from testbed.host import docker_engine as engine_module
-from testbed.host import images, packages, paths
+from testbed.host import images, packages, paths, prometheus
 from testbed.host.packages import Need, answer, have, log
 from testbed.host.uml import docker_engine
 from testbed.host.uml.guest import GUEST
@@ -93,6 +93,11 @@ def guest() -> None:
     docker_engine.ensure()
 
 
+def observe() -> None:
+    """Prometheus for observed runs; writes where it is."""
+    sys.stdout.write(f"{prometheus.ensure()}\n")
+
+
 def capabilities() -> None:
     """Write which marked tests must run here, for NARROWS_REQUIRE."""
     can = ["root"] if os.geteuid() == 0 else []
@@ -124,6 +129,7 @@ COMMANDS: dict[str, Callable[[], None]] = {
     "engine": engine_module.ensure,
     "images": everything,
     "guest": guest,
+    "observe": observe,
     "stop": stop,
     "capabilities": capabilities,
 }

@@ -193,7 +193,6 @@ class SessionExporter(_MetricSet):
     def begin(self, labels: Mapping[str, str]) -> None:
         """See ``_MetricSet``. Nothing has happened to any link."""
         super().begin({**labels, "role": "session"})
-        self._outages: set[str] = set()
         self._rates: dict[str, float] = {}
         self._lines: dict[str, Any] = {}
         self._of(metrics.WAITING).set_function(waiting_processes)
@@ -222,7 +221,7 @@ class SessionExporter(_MetricSet):
         own = {"link": change["link"], "direction": change["direction"]}
         self._of(metrics.LINK_CHANGES, **own).inc()
         end, rate, line = " ".join(own.values()), change["rate_bits"], change["impairments"]
-        if end in self._rates and rate == 0 != self._rates[end]:
+        if rate == 0 and self._rates.get(end) != 0:
             self._event("outage", end, unix_s)
         elif rate and self._rates.get(end) == 0:
             self._event("service", end, unix_s)

@@ -147,7 +147,7 @@ class Progress:
 
     def __init__(self, quiet: bool, dilation: float = 1.0, watched_link: str = "server") -> None:
         self._console = Console(file=sys.stderr)
-        self._watched, self._quiet, self._dilation = watched_link, quiet, dilation
+        self.watched_link, self._quiet, self._dilation = watched_link, quiet, dilation
         self._trial: _Trial | None = None
         self._spoke = 0.0
         self._live: Live | None = None
@@ -189,7 +189,7 @@ class Progress:
         if (
             self._trial is not None
             and sample.get("kind") == "sample"
-            and sample["link"] == self._watched
+            and sample["link"] == self.watched_link
             and sample["direction"] == "down"
         ):
             wall_s = max(sample["to_s"] - sample["from_s"], 1e-9)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from testbed.errors import NarrowsError, NodeLost
 from testbed.exchange.base import exchanges
@@ -27,6 +27,11 @@ from testbed.topology import NodeSpec
 from testbed.training.job import Job
 from testbed.training.membership import multicasts
 from testbed.user_files import PinnedFolder
+
+if TYPE_CHECKING:
+    from testbed.runner.observe import RunObserver
+
+Observed = Callable[[Session], "AbstractContextManager[RunObserver]"]
 
 QUIET_AFTER_S = 0.2
 """From the nodes' end to the last look at the links: acknowledgements are still under way."""
@@ -118,7 +123,7 @@ class RealTrial(LinkTrial):
         """Agree on t0 with everybody; watch the host, and carry out the nodes' events."""
         t0_ns = time.monotonic_ns() + int(lead_s(self.timeline) * 1e9)
         self._follow(t0_ns)
-        self._under_way, write = True, self.directory.link
+        self._under_way, write = True, self._take_record
         self._watches.append(HostWatch(t0_ns, write))
         self._release(t0_ns)
         changes = node_changes(self.scenario)
@@ -166,22 +171,39 @@ class RealTrial(LinkTrial):
         elif kind == "ready" and self._under_way:
             self.session.control.send(node, "start", t0_ns=self.t0_ns)
 
+    def _take_record(self, record: dict[str, Any]) -> None:
+        """Write a record of the host or of a node's event. From any thread."""
+        self.directory.link(record)
+
     def _on_samples(self, samples: list[dict[str, Any]]) -> None:
         """Take in what the agent saw of links; called in its client's reader thread."""
         self.directory.link(samples)
 
 
 class TrainingTrial(RealTrial):
-    """Trains one algorithm with one seed. ``shared``: the session's folder, if not its own."""
+    """Trains one algorithm with one seed. ``shared``: the session's folder, if not its own.
+
+    ``observer``: gets all records as they come.
+    """
 
     def __init__(
-        self, session: Session, plan: TrialPlan, shared: PinnedFolder | None = None
+        self,
+        session: Session,
+        plan: TrialPlan,
+        shared: PinnedFolder | None = None,
+        observer: RunObserver | None = None,
     ) -> None:
         super().__init__(session, plan)
-        self._shared = shared
+        self._shared, self._observer = shared, observer
         self._lost: set[str] = set()
         self._link_subscribers = {name: {name} for name in self.specs}
         """Nodes that are told of a link's samples, by link."""
+
+    def shape(self) -> None:
+        """See ``RealTrial``; what observes the run begins anew."""
+        if self._observer is not None:
+            self._observer.begin(self.plan)
+        super().shape()
 
     def conclude(self) -> dict[str, Any]:
         """Judge the links by what was measured; see ``judge.write_verdict``."""
@@ -218,6 +240,11 @@ class TrainingTrial(RealTrial):
             self._link_subscribers.setdefault(link.link, set()).add(spec.name)
         return {"job": job.to_json()}
 
+    def _follow(self, t0_ns: int) -> None:
+        if self._observer is not None:
+            self._observer.start(t0_ns)
+        super()._follow(t0_ns)
+
     def _spare(self) -> LostWorkerBudget:
         """The workers that the exchange can do without."""
         workers = [name for name, spec in self._training.items() if spec.role == "worker"]
@@ -253,6 +280,8 @@ class TrainingTrial(RealTrial):
         if event.get("step") is not None:
             self.steps[node] = event["step"]
         self.progress.event(event)
+        if self._observer is not None:
+            self._observer.event(event)
 
     def _drop_worker(self, event: dict[str, Any]) -> None:
         """Go on without a worker, as the server does. Raises NodeLost where it cannot."""
@@ -263,11 +292,18 @@ class TrainingTrial(RealTrial):
             raise lost
         self._lose(forgiven.node, forgiven.reason)
 
+    def _take_record(self, record: dict[str, Any]) -> None:
+        super()._take_record(record)
+        if self._observer is not None:
+            self._observer.record(record)
+
     def _on_samples(self, samples: list[dict[str, Any]]) -> None:
         """A paused node reads nothing: what is sent to it would hold up everybody."""
         super()._on_samples(samples)
         for sample in samples:
             self.progress.link(sample)
+            if self._observer is not None:
+                self._observer.record(sample)
             if sample["kind"] == "sample":
                 for name in self._link_subscribers.get(sample["link"], ()):
                     if name not in self.session.paused:
@@ -309,22 +345,30 @@ def training_trials(
     quiet: bool,
     keep_failed: bool,
     least: int,
+    observed: Observed | None = None,
 ) -> Iterator[Callable[[TrialPlan], TrainingTrial]]:
-    """One session for all trials of ``experiment``, which are made by what this yields."""
+    """One session for all trials of ``experiment``, which are made by what this yields.
+
+    ``observed``: what observes the session once it is there.
+    """
     shared = PinnedFolder(directory.resolve())
-    with Session(
-        experiment.specs,
-        fabric,
-        directory,
-        quiet=quiet,
-        keep_failed=keep_failed,
-        folders=experiment.folders,
-        racks=racks(experiment.scenario),
-        multicast=any(multicasts(algorithm) for algorithm in experiment.algorithms),
-        least=least,
-        folder=shared,
-    ) as session:
-        yield partial(TrainingTrial, session, shared=shared)
+    with ExitStack() as stack:
+        session = stack.enter_context(
+            Session(
+                experiment.specs,
+                fabric,
+                directory,
+                quiet=quiet,
+                keep_failed=keep_failed,
+                folders=experiment.folders,
+                racks=racks(experiment.scenario),
+                multicast=any(multicasts(algorithm) for algorithm in experiment.algorithms),
+                least=least,
+                folder=shared,
+            )
+        )
+        observer = stack.enter_context(observed(session)) if observed is not None else None
+        yield partial(TrainingTrial, session, shared=shared, observer=observer)
 
 
 @contextmanager

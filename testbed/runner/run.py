@@ -15,7 +15,7 @@ from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Thread
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from testbed.errors import ExperimentError, InputError, Interrupted, NarrowsError
 from testbed.fabric.sim.network import Costs
@@ -27,6 +27,9 @@ from testbed.runner.signals import interruptible, machine, only_one
 from testbed.runner.sim_trial import SimTraining
 from testbed.runner.trial import LinkTrial, TrialPlan
 from testbed.topology import VIRTUAL
+
+if TYPE_CHECKING:
+    from testbed.runner.real_links import Observed
 
 MakeTrial = Callable[[TrialPlan], LinkTrial]
 
@@ -42,15 +45,18 @@ def run(
     parallel: int = 1,
     earlier: Recorded | None = None,
     resuming: Callable[[Path], str] | None = None,
+    observe: bool = False,
 ) -> Comparison:
     """Carry out every trial in ``order`` (default: seeds outer, algorithms inner).
 
     ``parallel``: how many at a time, in virtual time only. ``earlier``: go on with this comparison,
     whose order it is then. ``resuming``: the command that goes on with the comparison in a
-    directory, told when this is cut short. Raises what ended a trial; what was finished before it,
+    directory, told when this is cut short. ``observe``: start Prometheus beside the nodes.
+    Raises what ended a trial; what was finished before it,
     and its own records, are on disk.
     """
     least = _check(experiment, fabric, parallel)
+    observed = _observing(fabric) if observe else None
     progress = Progress(quiet, experiment.dilation, watched_link=experiment.specs[0].name)
     order = order or [(row, seed) for seed in experiment.seeds for row in experiment.algorithms]
     with _opened(experiment, fabric, out, order, parallel, earlier) as comparison:
@@ -64,7 +70,13 @@ def run(
                 return comparison
             progress.say(f"starting {len(experiment.specs)} nodes on the {fabric} fabric")
             trials = _trials(
-                experiment, fabric, comparison.directory, least, quiet=quiet, keep=keep_failed
+                experiment,
+                fabric,
+                comparison.directory,
+                least,
+                quiet=quiet,
+                keep=keep_failed,
+                observed=observed and observed(comparison.directory, progress),
             )
             with trials as make:
                 _in_turn(make, experiment, out, progress, comparison)
@@ -135,15 +147,44 @@ def _in_turn(
         progress.say(_news(comparison.entry(index), comparison))
 
 
+def _observing(fabric: str) -> Callable[[Path, Progress], Observed]:
+    """Return what observes a session, from the comparison's directory and its progress.
+
+    Raises InputError or MachineError where that cannot be.
+    """
+    from testbed.runner import observe  # of which other runs need nothing
+
+    observe.require(fabric)
+
+    def observed(directory: Path, progress: Progress) -> Observed:
+        link = progress.watched_link
+        return partial(observe.observed, directory=directory, link=link, say=progress.say)
+
+    return observed
+
+
 def _trials(
-    experiment: Experiment, fabric: str, directory: Path, least: int, *, quiet: bool, keep: bool
+    experiment: Experiment,
+    fabric: str,
+    directory: Path,
+    least: int,
+    *,
+    quiet: bool,
+    keep: bool,
+    observed: Observed | None,
 ) -> AbstractContextManager[MakeTrial]:
     if fabric == VIRTUAL:
         return nullcontext(SimTraining)
     from testbed.runner.real_links import training_trials  # of which virtual time needs nothing
 
     return training_trials(
-        experiment, fabric, directory, quiet=quiet, keep_failed=keep, least=least
+        experiment,
+        fabric,
+        directory,
+        quiet=quiet,
+        keep_failed=keep,
+        least=least,
+        observed=observed,
     )
 
 

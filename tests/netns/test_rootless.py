@@ -19,6 +19,7 @@ from private_host import PrivateHost
 from unprivileged import USER, as_user
 from verdict_rig import accepted_run
 
+from testbed.host import prometheus
 from testbed.records.manifest import THRESHOLDS
 
 pytestmark = pytest.mark.timeout(240)
@@ -257,3 +258,18 @@ def test_the_doctor_says_which_way_this_user_has(user: User) -> None:
     assert found["nodes as namespaces"]["ok"]
     assert "user namespace" in found["nodes as namespaces"]["detail"]
     assert found["privileges"]["ok"] and found["queueing disciplines"]["ok"]
+
+
+@pytest.mark.optional
+@pytest.mark.skipif(
+    prometheus.program() is None, reason="needs Prometheus, which `make observe` fetches"
+)
+def test_a_users_run_can_be_observed(user: User) -> None:
+    out = user.home / "observed"
+    run = user.testbed("run", user.scenario, "--observe", "--no-figures", "--out", str(out))
+    _, said = run.communicate(timeout=120)
+    assert "Prometheus answers at http://127.0.0.1:" in said, said
+    accepted_run(next(out.glob("runs/*")), run.returncode)
+    (log,) = out.glob("comparisons/*/observe/prometheus.log")
+    assert "level=error" not in log.read_text()
+    assert not list(Path(tempfile.gettempdir()).glob("narrows-*-observe"))

@@ -103,6 +103,10 @@ def test_the_session_shows_events_of_links_and_nodes() -> None:
                       ("line", end): 1004.0, ("pause", "worker-1"): 1006.0}  # fmt: skip
     assert {event for event, _ in events} <= set(metrics.EVENTS)
     assert values(exporter, metrics.LINK_CHANGES, link="server", role="session") == [4]
+    exporter.begin({"run": "r2"})
+    exporter.record(change(1.0, 0), 0.0)
+    assert values(exporter, metrics.EVENT, event="outage") == [1.0], "the first change of a link"
+    assert values(exporter, metrics.EVENT, event="rate") == []
 
 
 def test_the_session_shows_the_worst_state_queues_and_the_processors() -> None:

@@ -1,0 +1,326 @@
+"""Prometheus beside a session's nodes, from their start to their end: it scrapes every node and the
+session. ``observed`` is the whole of it.
+
+It has no privileges, a folder of its own that goes with it, and is reached at a loopback address of
+this machine. What is made is in a journal, so that ``testbed clean`` removes it after a kill.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from socketserver import BaseRequestHandler, ThreadingTCPServer
+from typing import TYPE_CHECKING, Any
+
+from testbed.errors import InputError, MachineError
+from testbed.fabric import cleanup
+from testbed.fabric.file_view import NODE_USER, account
+from testbed.fidelity.so_far import VerdictSoFar
+from testbed.host import prometheus
+from testbed.host.user_namespace import FABRIC
+from testbed.journal import Journal, start_time
+from testbed.links.network.namespaces import inside
+from testbed.records.exporter import SessionExporter
+from testbed.runner import dashboard
+from testbed.runner.dashboard import ObservedRun
+from testbed.runner.signals import shielded
+from testbed.topology import METRICS_PORT, VIRTUAL
+
+if TYPE_CHECKING:
+    from testbed.runner.session import Session
+    from testbed.runner.trial import TrialPlan
+
+FOLDER = "observe"
+"""Folder of all files for Prometheus and Grafana, in the comparison's directory."""
+PORT = 9090
+"""Port of Prometheus; on this machine's loopback another one where it is taken."""
+LOOPBACK = "127.0.0.1"
+USER = NODE_USER + 1
+"""User id of Prometheus where root starts it: not that of nodes, whose processes are not ours."""
+STORED_S, STORED_BYTES = "1d", "192MB"
+"""Longest time and largest size of what Prometheus stores."""
+READY_S = 30.0
+_END_S = 5.0
+_JUDGE_EVERY_S = 0.5
+_MOST_CONNECTIONS = 32
+_TAIL = 400
+
+Connect = Callable[[], socket.socket]
+
+
+def require(fabric: str) -> None:
+    """Raise InputError or MachineError where a run on ``fabric`` cannot be observed."""
+    if fabric == VIRTUAL:
+        raise InputError(
+            "virtual time passes faster than anybody could scrape it",
+            where="--observe",
+            hint="`testbed report` draws the same from the records; or take --fabric netns",
+        )
+    if fabric != FABRIC:
+        raise InputError(
+            f"runs on the fabric {fabric!r} cannot be observed",
+            where="--observe",
+            hint=f"Take --fabric {FABRIC}: the same links and nodes, without containers",
+        )
+    prometheus.require()
+
+
+class RunObserver:
+    """Metrics of the session: the trial's records go through here while it is carried out."""
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self.exporter = SessionExporter({})
+        self._show = show
+        self._lock = threading.Lock()
+        self._so_far = VerdictSoFar(os.cpu_count() or 1)
+        self._t0_unix_s = time.time()
+        self._judged_s = float("-inf")
+
+    def begin(self, plan: TrialPlan) -> None:
+        """A trial begins: all metrics start anew, and the dashboard shows its run."""
+        run = plan.directory.path.name
+        labels = {"scenario": plan.experiment.scenario.name, "algorithm": plan.algorithm.name}
+        with self._lock:
+            self._so_far = VerdictSoFar(os.cpu_count() or 1)
+            self.exporter.begin({"run": run, **labels})
+            self.exporter.judged(self._so_far.states())
+        self._show(run)
+
+    def start(self, t0_ns: int) -> None:
+        """Take in when t0 is, on the monotonic clock."""
+        self._t0_unix_s = time.time() + (t0_ns - time.monotonic_ns()) / 1e9
+
+    def event(self, event: Mapping[str, Any]) -> None:
+        """Take in a node's event. From any thread, as ``record``."""
+        with self._lock:
+            self._so_far.step(event)
+            self._judge()
+
+    def record(self, record: Mapping[str, Any]) -> None:
+        """Take in a record of links, nodes or the host."""
+        with self._lock:
+            self._so_far.record(record)
+            self.exporter.record(record, self._t0_unix_s)
+            self._judge()
+
+    def _judge(self) -> None:
+        if (now := time.monotonic()) - self._judged_s >= _JUDGE_EVERY_S:
+            self._judged_s = now
+            self.exporter.judged(self._so_far.states())
+
+
+@contextmanager
+def observed(
+    session: Session, directory: Path, link: str, say: Callable[[str], None]
+) -> Iterator[RunObserver]:
+    """Start Prometheus for a session whose nodes are up; ``directory``: the comparison's.
+
+    Raises MachineError when it does not come up; nothing is left then.
+    """
+    networks = session.networks
+    netns = networks.control_netns
+    cleanup.register()
+    with ExitStack() as stack:
+        journal = Journal.open(f"{session.context.id}-{FOLDER}")
+        stack.callback(_shielded, lambda: cleanup.sweep(journal))
+        forwarder = _Forwarder(lambda: _connect(netns, LOOPBACK, PORT))
+        stack.callback(forwarder.stop)
+        address = f"http://{LOOPBACK}:{forwarder.port}"
+        nodes = {
+            name: f"{place.control_address}:{METRICS_PORT}"
+            for name, place in session.places.items()
+        }
+
+        def show(run: str) -> None:
+            about = ObservedRun(nodes, f"{LOOPBACK}:{METRICS_PORT}", address, run, link)
+            dashboard.write(directory / FOLDER, about)
+
+        show("")
+        observer = RunObserver(show)
+        stack.callback(observer.exporter.serve(LOOPBACK, METRICS_PORT, inside(netns)))
+        process = _start(journal, directory / FOLDER, netns)
+        stack.callback(_end, process)
+        _await_ready(process, lambda: _connect(netns, LOOPBACK, PORT), directory / FOLDER)
+        say(f"Prometheus answers at {address} while this lasts; see {directory / FOLDER}")
+        yield observer
+
+
+def _shielded(action: Callable[[], object]) -> None:
+    with shielded():
+        action()
+
+
+def _start(journal: Journal, folder: Path, netns: str | None) -> subprocess.Popen[bytes]:
+    """Start Prometheus in a namespace, in a folder of its own that the journal names."""
+    home = Path(tempfile.gettempdir()) / f"narrows-{journal.run}"
+    journal.add("folder", path=str(home))
+    home.mkdir(mode=0o711)
+    for name in ("prometheus.yml", "rules.yml", "targets.json"):
+        shutil.copyfile(folder / name, home / name)
+        (home / name).chmod(0o444)
+    data = home / "data"
+    data.mkdir(mode=0o700)
+    if account() is not None:
+        os.chown(data, USER, USER)
+    program = os.open(prometheus.require(), os.O_RDONLY)
+    try:
+        with (folder / "prometheus.log").open("wb") as log:
+            process = subprocess.Popen(
+                command(f"/proc/self/fd/{program}", home, netns, unprivileged=account() is None),
+                env={"PATH": os.environ.get("PATH", os.defpath), "GOMAXPROCS": "1"},
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                pass_fds=(program,),
+                start_new_session=True,
+            )
+    except FileNotFoundError as error:
+        raise MachineError(
+            f"{error.filename} is not on this machine", fix="Install util-linux"
+        ) from None
+    finally:
+        os.close(program)
+    journal.add("process", pid=process.pid, start=start_time(process.pid) or "")
+    return process
+
+
+def command(program: str, home: Path, netns: str | None, *, unprivileged: bool) -> list[str]:
+    """Return the command of Prometheus: every program on the way replaces itself by the next.
+
+    It ends with this process, and gives way to the run. ``unprivileged``: there is no other user
+    than this one to become.
+    """
+    way = [] if netns is None else ["nsenter", f"--net={netns}"]
+    user = [] if unprivileged else [f"--reuid={USER}", f"--regid={USER}", "--clear-groups"]
+    rights = ["--no-new-privs", "--inh-caps=-all", "--bounding-set=-all", "--pdeathsig=KILL"]
+    return [
+        *("nice", "-n", "10", *way, "setpriv", *user, *rights, program),
+        f"--config.file={home}/prometheus.yml",
+        f"--storage.tsdb.path={home}/data",
+        f"--storage.tsdb.retention.time={STORED_S}",
+        f"--storage.tsdb.retention.size={STORED_BYTES}",
+        "--storage.tsdb.wal-segment-size=10MB",
+        f"--web.listen-address={LOOPBACK}:{PORT}",
+        f"--web.max-connections={_MOST_CONNECTIONS}",
+        "--query.max-concurrency=4",
+        "--query.timeout=10s",
+        "--log.level=warn",
+    ]
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _connect(netns: str | None, host: str, port: int) -> socket.socket:
+    """Connect from within a namespace. Raises OSError."""
+    with inside(netns):
+        return socket.create_connection((host, port), timeout=_END_S)
+
+
+def _await_ready(process: subprocess.Popen[bytes], connect: Connect, folder: Path) -> None:
+    """Wait until Prometheus answers queries. Raises MachineError where it ends, or never does."""
+    give_up = time.monotonic() + READY_S
+    while process.poll() is None and time.monotonic() < give_up:
+        with suppress(OSError, http.client.HTTPException):
+            if get(connect, "/-/ready")[0] == http.client.OK:
+                return
+        time.sleep(0.05)
+    words = (folder / "prometheus.log").read_text(errors="replace")[-_TAIL:].strip()
+    raise MachineError(
+        f"Prometheus did not come up: {words or 'it wrote nothing'}",
+        fix="Leave --observe out, or look at what it wrote",
+    )
+
+
+def get(connect: Connect, path: str) -> tuple[int, bytes]:
+    """Return status and body of an HTTP request. Raises OSError or HTTPException."""
+    client = http.client.HTTPConnection(LOOPBACK)
+    client.sock = connect()
+    try:
+        client.request("GET", path)
+        answer = client.getresponse()
+        return answer.status, answer.read()
+    finally:
+        client.close()
+
+
+class _Forwarder(ThreadingTCPServer):
+    """Connections to this machine's loopback, carried on to where ``connect`` leads.
+
+    A thread for each direction of a connection; so many connections at a time that no browser
+    lacks one.
+    """
+
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, connect: Connect) -> None:
+        self.connect = connect
+        self._places = threading.BoundedSemaphore(_MOST_CONNECTIONS)
+        try:
+            super().__init__((LOOPBACK, PORT), _Forwarding)
+        except OSError:  # it is taken: the kernel chooses another
+            super().__init__((LOOPBACK, 0), _Forwarding)
+        self.port = int(self.server_address[1])
+        self._thread = threading.Thread(target=self.serve_forever, name="forwarder", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Take no more connections."""
+        self.shutdown()
+        self.server_close()
+        self._thread.join()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Begin to carry, where there is room."""
+        if self._places.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Carry until both sides have ended."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Whoever goes before the end of an answer is no error of ours."""
+
+
+class _Forwarding(BaseRequestHandler):
+    server: _Forwarder
+
+    def handle(self) -> None:
+        with self.server.connect() as onward:
+            onward.settimeout(None)
+            back = threading.Thread(target=_carry, args=(onward, self.request), daemon=True)
+            back.start()
+            _carry(self.request, onward)
+            back.join()
+
+
+def _carry(source: socket.socket, sink: socket.socket) -> None:
+    """Carry what comes until there is no more, and tell the other side so."""
+    with suppress(OSError):
+        while piece := source.recv(1 << 16):
+            sink.sendall(piece)
+    with suppress(OSError):
+        sink.shutdown(socket.SHUT_WR)

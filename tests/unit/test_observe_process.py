@@ -1,0 +1,134 @@
+"""The process of Prometheus on this machine's loopback: rights, places where it listens, and its end."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from loopback import own_place
+
+from testbed.host import prometheus
+from testbed.runner import observe
+
+pytestmark = [
+    pytest.mark.optional,
+    pytest.mark.skipif(
+        prometheus.program() is None, reason="needs Prometheus, which `make observe` fetches"
+    ),
+    pytest.mark.root,
+]
+PROGRAM = """
+import sys
+from pathlib import Path
+from testbed.fabric import cleanup
+from testbed.journal import Journal
+from testbed.runner import dashboard, observe
+
+port, folder = int(sys.argv[1]), Path(sys.argv[2])
+observe.PORT = port
+cleanup.register()
+about = dashboard.ObservedRun({}, "127.0.0.1:9", f"http://127.0.0.1:{port}", "r1", "server")
+dashboard.write(folder, about)
+journal = Journal.open(f"{port}-observe")
+process = observe._start(journal, folder, None)
+observe._await_ready(process, lambda: observe._connect(None, "127.0.0.1", port), folder)
+print(process.pid, flush=True)
+sys.stdin.readline()
+observe._end(process)
+print("; ".join(cleanup.sweep(journal)), flush=True)
+"""
+"""Starts Prometheus as an observed run does, but for namespace and port, until a line is read."""
+
+
+@contextmanager
+def started(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], int, int, dict[str, str]]]:
+    """The process that started Prometheus, its id, its port, and the environment."""
+    _, port = own_place()
+    environment = {**os.environ, "NARROWS_STATE": str(tmp_path / "state"), "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(port), str(tmp_path / "observe")],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
+    ) as parent:  # fmt: skip
+        assert parent.stdout is not None
+        try:
+            yield parent, int(parent.stdout.readline()), port, environment
+        finally:
+            parent.kill()
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that another user can reach, which pytest's own need not be."""
+    with tempfile.TemporaryDirectory(prefix="narrows-observed-") as path:
+        Path(path).chmod(0o755)
+        yield Path(path)
+
+
+def listening(pid: int) -> set[tuple[str, int]]:
+    """Addresses and ports on which the sockets of a process listen, IPv4 and IPv6."""
+    own = {str(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir()}
+    found = set()
+    for family in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{family}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in own:
+                host, port = fields[1].split(":")
+                short = len(host) == 8
+                address = socket.inet_ntoa(struct.pack("<I", int(host, 16))) if short else host
+                found.add((address, int(port, 16)))
+    return found
+
+
+def gone(pid: int) -> bool:
+    """Whether a process ends within some seconds; a zombie has ended."""
+    give_up = time.monotonic() + 20.0
+    while time.monotonic() < give_up:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return True
+        if state in "ZX":
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_it_has_no_rights_listens_on_loopback_alone_and_leaves_nothing(folder: Path) -> None:
+    with started(folder) as (parent, pid, port, _):
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        status = dict(line.split(":\t", 1) for line in lines)
+        assert set(status["Uid"].split()) == set(status["Gid"].split()) == {str(observe.USER)}
+        assert status["Groups"].strip() == "" and status["NoNewPrivs"] == "1"
+        for kind in ("CapInh", "CapPrm", "CapEff", "CapBnd"):
+            assert int(status[kind], 16) == 0, kind
+        assert listening(pid) == {("127.0.0.1", port)}
+        (home,) = folder.glob("narrows-*-observe")
+        assert (home.stat().st_mode & 0o777, (home / "data").stat().st_uid) == (0o711, observe.USER)
+        said, _ = parent.communicate("\n", timeout=60)
+        assert gone(pid) and not home.exists()
+        assert re.search(rf"folder {home}", said)
+
+
+def test_it_ends_with_a_parent_that_is_killed_and_clean_removes_its_folder(folder: Path) -> None:
+    with started(folder) as (parent, pid, _, environment):
+        (home,) = folder.glob("narrows-*-observe")
+        parent.kill()
+        parent.wait(60)
+        assert gone(pid) and home.exists()
+    clean = [sys.executable, "-m", "testbed", "clean"]
+    said = [
+        subprocess.run(clean, env=environment, capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    ]
+    assert f"folder {home}" in said[0] and "nothing to clean" in said[1]
+    assert not home.exists()
