@@ -35,7 +35,7 @@ setup-stop:  ## stop the engine that `make setup` has started, and restore the f
 environment:
 	@$(SETUP) environment
 
-demo: $(NEEDED) $(if $(OBSERVE),observe)  ## train 4 workers and a server on FABRIC over a replayed trace, then tables and figures; OBSERVE=1: watched by Prometheus
+demo: $(NEEDED) $(if $(OBSERVE),observe)  ## train 4 workers and a server on FABRIC while a link's rate falls and rises, then the report; OBSERVE=1: watched by Prometheus
 	@$(BIN)/testbed run scenarios/demo.yaml --fabric $(FABRIC) $(if $(OBSERVE),--observe)
 
 test: setup  ## every test that this machine can run; results in build/

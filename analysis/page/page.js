@@ -236,7 +236,7 @@
       chart.setAttribute('aria-label', `${title}. Arrow keys move the line, + and − zoom.`);
       const { color, dash } = scaleOf(this.data.algorithms);
       const detail = { field: 'r', type: 'nominal' };
-      const value = { field: 'v', type: 'quantitative', title: y, scale, axis: { minExtent: 44, tickCount: 5, format: '~f' } };
+      const value = { field: 'v', type: 'quantitative', title: y, scale, axis: { minExtent: 44, tickCount: 5, format: '.3~r' } };
       const lines = mark === 'line'
         ? { mark: { type: 'line', clip: true, strokeWidth: 1.8, aria: false, point: dots ? { size: 26, filled: true } : false }, encoding: { color, strokeDash: dash, detail } }
         : { mark: { type: 'point', clip: true, filled: true, size: 16, aria: false }, encoding: { color } };
@@ -397,7 +397,7 @@
           spec: {
             width: 'container', height: 17 * new Set(step.map((r) => r.row)).size, autosize: FIT, data: { name: 'rows', values: step }, mark: { type: 'bar', aria: false, stroke: variable('--bg'), strokeWidth: 0.5, height: { band: 0.9 } },
             encoding: {
-              y: { field: 'row', type: 'nominal', sort: null, title: null, axis: { labelLimit: innerWidth < 700 ? 110 : 260, grid: false } },
+              y: { field: 'row', type: 'nominal', sort: null, title: null, axis: { labelLimit: innerWidth < 700 ? 140 : 260, grid: false } },
               x: { field: 'from_ms', type: 'quantitative', title: 'ms after the begin of the step', scale: upTo(step.map((r) => r.to_ms)), axis: { tickCount: 8 } }, x2: { field: 'to_ms' },
               color: this.activities(kinds, 'activity'),
               tooltip: [{ field: 'a', title: 'algorithm' }, { field: 'node' }, { field: 'activity' }, { field: 'from_ms', title: 'from (ms)', format: '.1f' }, { field: 'to_ms', title: 'to (ms)', format: '.1f' }],

@@ -219,7 +219,7 @@ def _present(comparison: Comparison, as_json: bool, *, figures: bool, **how: Any
     """Figures, tables and ``compared.json`` into the comparison's directory; table and sentences,
     or JSON, here."""
     from analysis.comparison import compared
-    from testbed.cli.run import draw
+    from testbed.cli.run import draw, name_page
     from testbed.records.run_directory import SUMMARY, read_json
 
     summaries = [
@@ -241,6 +241,8 @@ def _present(comparison: Comparison, as_json: bool, *, figures: bool, **how: Any
     Console(width=options.table_width()).print(rich_table(result))
     for sentence in result.sentences():
         print(sentence)
+    if figures:
+        name_page(comparison)
 
 
 def _written(result: Compared, directory: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,22 +86,25 @@ def present(comparison: Comparison, as_json: bool, *, figures: bool = True) -> N
 
         for sentence in sentences([Path(entry["dir"]) for entry in comparison.runs]):
             print(printable(sentence))
+        name_page(comparison)
+
+
+def name_page(comparison: Comparison) -> None:
+    """Print the address of the comparison's page, on standard error."""
+    page = comparison.directory / "report.html"
+    print(f"report: {page.resolve().as_uri()}", file=sys.stderr)
 
 
 def draw(comparison: Comparison, *, figures: bool = True) -> list[dict[str, Any]]:
     """``table.csv`` and, where wanted, figures and ``report.html`` into the comparison's directory;
     returns the table's rows, one per run."""
-    from rich.console import Console
-
     from analysis.tables import comparison_rows, to_csv
 
     directories = [Path(entry["dir"]) for entry in comparison.runs]
     if figures:
         from analysis.report import write_report
 
-        *_, page = write_report(directories, comparison.directory)
-        note = Console(stderr=True, soft_wrap=True)
-        note.print(f"report: {page.resolve().as_uri()}", highlight=False, markup=False)
+        write_report(directories, comparison.directory)
     table = comparison_rows(directories)
     (comparison.directory / "table.csv").write_text(to_csv(table), encoding="utf-8")
     return table

@@ -25,7 +25,8 @@ SHORTER = {
     "pace: 250 ms": "pace: 300 ms",
     "steps: 80": "steps: {steps}",
     "evaluate_every: 10": "evaluate_every: 5",
-    "algorithms: [none, topk-0.15, topk-0.001, adatopk]": "algorithms: [{algorithms}]",
+    "slow: {worker-1: 1.05, worker-2: 1.1, worker-3: 1.15}": "slow: {worker-1: 1.05}",
+    "algorithms: [none, topk-0.15, adatopk, adalag]": "algorithms: [{algorithms}]",
 }
 ODD = """
 set -e
