@@ -65,3 +65,18 @@ def test_the_figure_names_all(runs: list[Run]) -> None:
     named = [text.get_text() for text in figure.legends[0].get_texts()]
     assert named == ["Pareto front of fixed k", "none", "adatopk"]
     assert {text.get_text() for text in figure.axes[0].texts} == {"0.003", "0.03", "0.3"}
+
+
+def test_runs_that_are_given_twice_count_once(paths: list[Path], runs: list[Run]) -> None:
+    again = [path.parent / "." / path.name / ".." / path.name for path in paths]
+    assert [run.path.resolve() for run in load_all([*paths, *again])] == [
+        run.path.resolve() for run in runs
+    ]
+
+
+def test_invalid_runs_are_on_no_front(paths: list[Path], tmp_path: Path) -> None:
+    wrong = make_run(tmp_path, Recipe("none", 1.0, 2, 30, verdict=WRONG))
+    loaded = load_all([*paths, wrong])
+    assert wrong in [run.path for run in loaded]
+    (row,) = [row for row in pareto.data(loaded) if row["algorithm"] == "none"]
+    assert row["seeds"] == 1

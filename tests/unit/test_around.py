@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from testbed.fidelity.evidence import Evidence
 from testbed.fidelity.run_checks import class_bytes_expected
 from testbed.fidelity.verdict import judge
+from testbed.links.network.connections import Listening
 from testbed.records.job_steps import CarriedRecord, SocketRecord
 from testbed.records.manifest import THRESHOLDS
 from testbed.runner.exec.judge import (
@@ -125,3 +127,25 @@ def test_bytes_that_are_not_tcps_or_no_nodes_are_not_held_against_links() -> Non
     assert some["worker-0 down"] == some["worker-1 up"] and "worker-0 up" not in some
     (spoken,) = unattributed_bytes(carried(), [whole, connection(peer=None, sent=0)]).items()
     assert spoken == ("worker-0 down", "it has spoken with somebody who is no node")
+
+
+def test_ends_of_connections_that_the_kernel_had_no_room_for_are_told() -> None:
+    """What comes before and after them is kept."""
+    came: list[bytes | int] = [b"one", errno.ENOBUFS, b"two", errno.EAGAIN]
+
+    class Notifications:
+        def recv(self, _: int) -> bytes:
+            first = came.pop(0)
+            if isinstance(first, int):
+                raise OSError(first, "no room")
+            return first
+
+    notifications: Any = Notifications()
+    listening = Listening("netns", notifications)
+    assert listening.missed is None
+    listening.take()
+    assert [data for _, data in listening.heard] == [b"one", b"two"]
+    assert listening.missed == "connections ended faster than they could be noted"
+    came.append(errno.EBADF)
+    with pytest.raises(OSError, match="no room"):
+        listening.take()

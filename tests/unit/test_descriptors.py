@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from testbed.errors import MachineError
 from testbed.process import environment
+from testbed.runner import preflight
 
 SCENARIO = """
 name: very-many
@@ -29,3 +32,17 @@ def test_more_nodes_than_files_can_be_open(tmp_path: Path) -> None:
     assert "12000 nodes need some" in ended.stderr and "may have 4096 here" in ended.stderr
     assert "at most 672 nodes" in ended.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["scenario.yaml"]
+
+
+def test_every_process_of_a_job_needs_open_files_and_so_does_its_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A node with 3 processes takes 3 files for each of them and 3 for itself."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1, 64 + 12 * 10))
+    preflight._check_open_files(10, 3)
+    with pytest.raises(MachineError, match="11 nodes need some 196 open files") as refused:
+        preflight._check_open_files(11, 3)
+    assert "at most 10 nodes" in str(refused.value)
+    preflight._check_open_files(20, 0)
+    with pytest.raises(MachineError, match="at most 20 nodes"):
+        preflight._check_open_files(21, 0)

@@ -228,6 +228,16 @@ def test_a_goodbye_is_no_loss(trio: Trio) -> None:
         server.receive(0.05)
 
 
+def test_who_goes_on_after_a_goodbye_is_lost_when_it_ends(trio: Trio) -> None:
+    server, one, _, _ = trio
+    one.send([0], Message(Kind.BYE, 0, 0, 1, b""))
+    one.send([0], Message(Kind.GRADIENT, 1, 0, 1, b"1234"))
+    one.close()
+    assert [server.receive(5.0).kind for _ in range(2)] == [Kind.BYE, Kind.GRADIENT]
+    with pytest.raises(NodeLost, match=r"worker-0.*closed"):
+        server.receive(5.0)
+
+
 def test_a_stranger_is_dropped_and_counted(trio: Trio) -> None:
     server, one, _, port = trio
     wrong_run = FrameHeader(Kind.HELLO, 1, RUN + 1, 0, 0, 0, 0).pack()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from testbed.cli import main
 from testbed.comm_trace.trace import MessageTrace
-from testbed.errors import InputError
+from testbed.errors import InputError, MachineError
+from testbed.fabric.base import ExecEnvironment
 from testbed.runner.comm_replay_trial import CommReplay
+from testbed.runner.exec import run as exec_run
+from testbed.runner.exec.launch_spec import LaunchSpec
 from testbed.scenario.load import load
 
 SCENARIO = """
@@ -94,3 +98,28 @@ def test_nodes_with_a_command_make_no_traffic(
     flow = "{name: noise, from: guest-0, to: worker-1, kind: tcp}"
     assert refused(tmp_path, traffic=flow) == 2
     assert "'noise': worker-1 runs the command" in capsys.readouterr().err
+
+
+def test_a_job_that_could_not_begin_leaves_no_empty_folder_for_its_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def session(*_: object, exec_environment: ExecEnvironment, **__: object) -> None:
+        assert exec_environment.output is not None and Path(exec_environment.output).is_dir()
+        raise MachineError("no nodes today", fix="Wait")
+
+    monkeypatch.setattr(exec_run, "check", lambda *_, **__: 1)
+    monkeypatch.setattr(exec_run, "machine", lambda _: nullcontext())
+    monkeypatch.setattr(exec_run, "Session", session)
+    path = tmp_path / "scenario.yaml"
+    path.write_text(SCENARIO.format(more="", traffic="", events=""))
+    with pytest.raises(MachineError, match="no nodes today"):
+        exec_run.execute(
+            load(path, trains=False),
+            LaunchSpec(("true",)),
+            "netns",
+            tmp_path,
+            shown=False,
+            quiet=True,
+        )
+    (directory,) = (tmp_path / "runs").iterdir()
+    assert not (directory / "output").exists()

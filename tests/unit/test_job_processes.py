@@ -136,6 +136,16 @@ def test_a_kill_excuses_nothing_that_went_wrong_before_it() -> None:
     assert [member.rank for member in group.failed] == [0]
 
 
+def test_of_several_failures_the_first_in_time_is_the_cause() -> None:
+    """A rank that waits for one that failed fails, too, and may have a lower number."""
+    group = ProcessGroup(None, LaunchSpec(("sh",)), None)  # type: ignore[arg-type]
+    group.members = [ended_badly(rank, ended_ns) for rank, ended_ns in ((0, 9), (1, 5), (0, 7))]
+    excused = ended_badly(1, 1)
+    excused.end_requested = True
+    group.members.append(excused)
+    assert [member.ended_ns for member in group.failed] == [5, 7, 9]
+
+
 def test_the_package_is_found_and_nothing_beside_it(tmp_path: Path) -> None:
     script = (
         "import testbed.mark, importlib.util as u; "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import shutil
 from pathlib import Path
+from queue import Queue
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +23,8 @@ from testbed.errors import InputError
 from testbed.fidelity.summary import summarise_job
 from testbed.fidelity.verdict import Verdict
 from testbed.records.run_directory import read_json
+from testbed.runner.exec.trial import ExecTrial
+from testbed.runner.trial import TrialOutcome
 
 FEW = Verdict("degraded", ["too little of something"])
 
@@ -167,3 +170,39 @@ def test_jobs_and_runs_of_ours_are_not_drawn_together(jobs: list[Path], tmp_path
     ours = make_run(tmp_path, Recipe(steps=3, scenario="four", hash="0123456789ab"))
     with pytest.raises(InputError, match="testbed exec"):
         load_all([jobs[0], ours])
+
+
+def test_a_job_lasts_until_the_last_of_its_processes_has_ended() -> None:
+    """Whatever its rank."""
+    written: list[dict[str, Any]] = []
+    slots = [SimpleNamespace(node=f"worker-{rank}", local_rank=0) for rank in range(3)]
+    members = [
+        SimpleNamespace(
+            slot=slot,
+            rank=rank,
+            started_ns=10**9,
+            ended_ns=ended_s * 10**9,
+            status=0,
+            end_requested=False,
+        )
+        for rank, (slot, ended_s) in enumerate(zip(slots, (4, 9, 6), strict=True))
+    ]
+    trial: Any = SimpleNamespace(
+        _marks=SimpleNamespace(close=lambda: None, heard=Queue(), left_out={}, strangers=0),
+        group=SimpleNamespace(members=members),
+        specs={slot.node: SimpleNamespace(name=slot.node, role="worker", rank=0) for slot in slots},
+        directory=SimpleNamespace(event=lambda *about: written.append(about[-1])),
+        seconds=0.0,
+        _seconds=lambda ns: ns / 1e9 - 1.0,
+    )
+    ExecTrial._write(trial)
+    assert trial.seconds == 8.0
+    assert [(record["started_s"], record["ended_s"]) for record in written] == [
+        (0.0, 3.0), (0.0, 8.0), (0.0, 5.0),
+    ]  # fmt: skip
+
+
+def test_links_were_looked_at_until_the_last_of_them_was() -> None:
+    links: Any = SimpleNamespace(to_json=lambda: {"links": [{"to_s": to_s} for to_s in (3, 5, 4)]})
+    assert TrialOutcome(links=links).until_s == 5.0
+    assert TrialOutcome().until_s == 0.0

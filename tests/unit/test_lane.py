@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from virtual_links import lone_node
 
+from testbed.exchange.base import TransferTiming, Update
 from testbed.fabric.host_node import HostClock, HostNode
 from testbed.fabric.sim.clock import VirtualClock
 from testbed.node import Node
 from testbed.training.bucket_pipeline import PriorityExecutor
-from testbed.training.overlap import LayerClock
+from testbed.training.overlap import DdpStep, LayerClock
 from testbed.transport.threaded_endpoint import ThreadedEndpoint
 
 
@@ -173,3 +176,45 @@ def test_without_a_profile_layers_take_what_they_take() -> None:
         assert clock.stall_s == pytest.approx(0.1)
 
     on_virtual(body)
+
+
+def test_a_step_begins_without_the_waits_and_the_overrun_of_the_one_before() -> None:
+    def body(node: Node) -> tuple[float, bool, float]:
+        clock = LayerClock(node, paced=True)
+        clock.begin(0.0)
+        clock.wait_for_parameters(0.5)
+        clock.finish_layer(2.0)
+        assert (clock.stall_s, clock.overran) == (0.5, True)
+        clock.begin(3.0)
+        clock.wait_for_parameters(3.25)
+        return clock.stall_s, clock.overran, clock.at_s
+
+    assert on_virtual(body) == (0.25, False, 3.25)
+
+
+@pytest.mark.parametrize(("computed_s", "overlap_s"), [(1.0, 0.0), (3.0, 2.0), (9.0, 4.0)])
+def test_what_was_on_its_way_during_the_computation_overlaps_with_it(
+    computed_s: float, overlap_s: float
+) -> None:
+    """The buckets travel from 1 s to 5 s."""
+    travels = [
+        TransferTiming(start_s, last_s, last_s, last_s, last_s, bytes_up=5, bytes_down=7)
+        for start_s, last_s in ((1.0, 2.5), (2.0, 5.0))
+    ]
+    update = Update("gradient", 1, np.ones(2, np.float32).tobytes())
+
+    def ticket(travel: TransferTiming) -> object:
+        return SimpleNamespace(travel=travel, wait=lambda: update)
+
+    step: Any = object.__new__(DdpStep)
+    step._node, step._computed_s = SimpleNamespace(cpu=lambda: 0.0), computed_s
+    step._context = SimpleNamespace(
+        codec=SimpleNamespace(encode=lambda: None, summary=lambda: None)
+    )
+    step._buckets = [SimpleNamespace(elements=slice(at, at + 2)) for at in (0, 2)]
+    step._tickets, step._mean = [ticket(travel) for travel in travels], np.empty(4, np.float32)
+    outcome, _ = step._exchange(1)
+    assert outcome.overlap_s == overlap_s
+    left = outcome.timing
+    assert (left.start_s, left.last_s) == (max(1.0, computed_s), max(5.0, computed_s))
+    assert (left.bytes_up, left.bytes_down) == (10, 14)

@@ -74,3 +74,5 @@ def test_the_commit_and_whether_it_was_changed(tmp_path: Path) -> None:
     assert (len(clean["hash"]), clean["dirty"]) == (40, False)
     (tmp_path / "file").write_text("b")
     assert commit(tmp_path) == {"hash": clean["hash"], "dirty": True}
+    (tmp_path / ".git" / "index").write_bytes(b"broken")
+    assert commit(tmp_path) == {"hash": clean["hash"], "dirty": None}

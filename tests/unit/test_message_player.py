@@ -97,8 +97,9 @@ def test_two_that_send_to_each_other_at_once_do_not_wait_for_each_other() -> Non
 
 def test_what_is_shorter_than_a_header_is_padded() -> None:
     trace = MessageTrace({"a": (send("b", 1),), "b": (receive("a", 1),)})
-    _, records = outcome(parts(trace))
+    summaries, records = outcome(parts(trace))
     assert records[0]["bytes"] == HEADER_BYTES
+    assert summaries["a"]["bytes_sent"] == summaries["b"]["bytes_received"] > HEADER_BYTES
 
 
 def test_who_has_nothing_to_play_ends_at_once() -> None:

@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from testbed.comm_trace import from_records
 from testbed.comm_trace.replay_role import acts_of, mapped
 from testbed.comm_trace.trace import MessageTrace, TraceOperation, contents, read, write
 from testbed.errors import InputError
+from testbed.fidelity.verdict import Verdict
+from testbed.runner import comm_replay_trial
 
 SEND = TraceOperation("send", (0,), peer="b", bytes=1000, tag=3, begin_s=0.5, step=1)
 RECEIVE = TraceOperation("receive", peer="a", bytes=1000, tag=3)
@@ -103,3 +106,48 @@ def test_acts_are_in_wall_time_and_sends_may_have_their_own() -> None:
     unknown = MessageTrace({"a": (TraceOperation("send", peer="b", bytes=9),), "b": (TraceOperation("receive", peer="a", bytes=9),)})  # fmt: skip
     with pytest.raises(InputError, match="--timed: the trace does not say when a sent"):
         acts_of(unknown, "a", numbers, 1.0, timed=True)
+
+
+@pytest.mark.parametrize(
+    ("up", "down", "said"),
+    [
+        (30, 7, None),
+        (31, 7, "come to 30 B, and the records have 31 B as bytes_up"),
+        (30, 8, "come to 7 B, and the records have 8 B as bytes_down"),
+    ],
+)
+def test_messages_come_to_what_the_records_have_both_ways(
+    up: int, down: int, said: str | None
+) -> None:
+    moved = (("send", 10), ("receive", 7), ("send", 20))
+    messages = [TraceOperation(kind, peer="b", bytes=size) for kind, size in moved]  # type: ignore[arg-type]
+    record = {"step": 3, "bytes_up": up, "bytes_down": down}
+    if said is None:
+        from_records._check_sums("a", record, messages)
+    else:
+        with pytest.raises(InputError, match=said):
+            from_records._check_sums("a", record, messages)
+
+
+def test_a_replayed_step_ends_with_the_last_of_its_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In model time; greetings, of step 0, are none. Bytes up are those that no server sent."""
+    nodes = {"server": {"role": "server"}, "worker-0": {"role": "worker"}}
+    manifest = {"nodes": nodes, "dilation": 2.0, "algorithm": {"name": "none"}, "seed": 1}
+
+    def message(step: int, sender: str, size: int, arrived_s: float) -> dict[str, object]:
+        node = next(name for name in nodes if name != sender)
+        return {"step": step, "sender": sender, "node": node, "bytes": size, "arrived_s": arrived_s}
+
+    messages = [
+        message(0, "worker-0", 1, 0.5), message(2, "server", 10, 9.0), message(1, "worker-0", 100, 4.0),
+        message(1, "server", 1000, 6.0), message(1, "worker-0", 10_000, 5.0), message(2, "worker-0", 100_000, 8.0),
+    ]  # fmt: skip
+    monkeypatch.setattr(comm_replay_trial, "read_json", lambda _: manifest)
+    monkeypatch.setattr(comm_replay_trial, "read_events", lambda _: {"message": messages})
+    done = {"a": {"summary": {"end_s": 9.5}}, "b": {"summary": {"end_s": 9.0}}}
+    found = comm_replay_trial.summarise_replay(tmp_path, Verdict("valid", []), done)
+    assert (found["step_ends_s"], found["steps"]) == ([3.0, 4.5], 2)
+    assert (found["bytes_up"], found["bytes_down"]) == (110_101, 1010)
+    assert (found["wall_s"], found["time_s"], found["messages"]) == (9.5, 4.75, 6)

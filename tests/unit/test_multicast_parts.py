@@ -25,8 +25,16 @@ from testbed.transport.multicast.packet import (
     ranges,
     since,
 )
-from testbed.transport.multicast.receiver import AHEAD, Frames, Incoming, MulticastStream, PathDelay
-from testbed.transport.multicast.udp import HEADER, Outgoing, group_address
+from testbed.transport.multicast.receiver import (
+    AHEAD,
+    Datagram,
+    Frames,
+    Incoming,
+    MulticastStream,
+    PathDelay,
+    Receiving,
+)
+from testbed.transport.multicast.udp import HEADER, MulticastCounters, Outgoing, group_address
 
 RUN, SENDER = 0xFEED_0000_BEEF, 3
 FRAMES = Frames(RUN, 1 << 20)
@@ -249,3 +257,26 @@ def test_done_when_every_member_has_it() -> None:
 
 def test_a_run_is_folded() -> None:
     assert fold(0x1234_5678_0000_0001) == 0x1234_5679
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
+def test_a_message_has_arrived_with_its_latest_packet(order: tuple[int, ...]) -> None:
+    """Packets of two sockets may be read in another order than they came."""
+    part, parts = Incoming(FRAMES, SENDER), packets(frame(2 * PAYLOAD + 5))
+    times_ns = (50, 90, 70)
+    for turn, at in enumerate(order):
+        part.put(*parts[at], arrived_ns=times_ns[at], now_ns=100 + turn)
+    assert part.complete and (part.first_ns, part.arrived_ns) == (100, 90)
+
+
+def test_of_a_sender_that_is_gone_nothing_is_waited_for() -> None:
+    delivered: list[Incoming] = []
+    receiving = Receiving(FRAMES, None, {}, MulticastCounters(), lambda part, _: delivered.append(part))  # type: ignore[arg-type]  # fmt: skip
+    receiving.senders = {0: frozenset({SENDER, 4}), 1: frozenset({SENDER})}
+    stream = frame(2 * PAYLOAD)
+    for sender, group in ((SENDER, 0), (SENDER, 1), (4, 0)):
+        index, payload, _ = packets(stream if sender == SENDER else frame(2 * PAYLOAD, sender=4))[0]
+        receiving.take(Datagram(0, sender, group, 0, index, 1, payload, 2_000, 10**9))
+    assert receiving.silent(1.5) == {SENDER, 4} and receiving.silent(0.5) == set()
+    receiving.drop(SENDER)
+    assert receiving.silent(1.5) == {4} and delivered == []

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from testbed.transport.multicast.sender import LEAST, TARGET_US, RoundTripEstimate, SendWindow
+from testbed.transport.multicast.sender import (
+    LEAST,
+    TARGET_US,
+    RoundTripEstimate,
+    Sending,
+    SendWindow,
+)
+from testbed.transport.multicast.udp import Outgoing
 
 
 def settle(window: SendWindow, delay_us: float, trips: int = 60) -> None:
@@ -54,3 +61,19 @@ def test_patience_grows_with_questions_in_vain() -> None:
     for _ in range(100):
         trip.measured(0.05)
     assert 0.05 <= trip.patience_s(0) < trip.patience_s(1) <= trip.patience_s(20) == 0.5
+
+
+def test_only_who_has_confirmed_nothing_for_so_long_is_given_up() -> None:
+    """Since the message was begun, or since it was heard of last, about whichever message."""
+    lost: list[int] = []
+    sending = Sending(None, {}, 2.0, lambda member, _: lost.append(member))  # type: ignore[arg-type]
+    message = Outgoing(0, 0, [1, 2, 3], bytes(5000))
+    message.begun_s = 10.0
+    message.members[3].done = True
+    sending._heard_s = {1: 4.0, 2: 11.5}
+    sending._give_up(message, 12.0)
+    assert lost == []
+    sending._give_up(message, 12.5)
+    assert lost == [1]
+    sending._give_up(message, 14.0)
+    assert lost == [1, 1, 2]

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,7 @@ def test_the_hash_sees_what_counts_and_nothing_else() -> None:
     assert fingerprint(model(TEXT.replace("50 ms", "0.05 s") + "# a comment\n"), traces) == known
     assert fingerprint(model(TEXT.replace("50 ms", "51 ms")), traces) != known
     assert fingerprint(model(), {"t": TRACE.dilated(2)}) != known
+    assert fingerprint(model(), {"t": replace(TRACE, duration_s=TRACE.duration_s + 1)}) != known
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import inf
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from testbed.fabric.sim.clock import VirtualClock
 from testbed.fabric.sim.flows import Flows
 from testbed.fabric.sim.link_state import PACKET_BITS, LinkArrays
+from testbed.fabric.sim.network import EVERY_S, SimSampler
+from testbed.fabric.sim.node import Bursts
 from testbed.fabric.sim.tcp_model import SimFlow, WindowMemory
 from testbed.scenario.link_state import Impairments, LinkDirection, LinkState
+from testbed.scenario.node_timeline import Flow
 
 FAST, LONG = 10**6, 10**6
 """Packets a second of a link that never matters; packets of a queue that is never full."""
@@ -220,3 +225,60 @@ def test_a_flow_can_be_ended() -> None:
     assert sent == pytest.approx([2000 * PACKET_BITS])
     assert rig.flows.count == 0 and rig.ended["b"] == pytest.approx(3.01)
     assert inf > rig.carried("a", "up") == pytest.approx(2000)
+
+
+def test_overhead_takes_its_part_of_a_links_rate() -> None:
+    """A link that charges 151.4 B for a packet of 1514 B carries 10/11 of its rate."""
+    plain = LinkState(round(1100 * PACKET_BITS), LONG * 1514)
+    charged = LinkState(plain.rate_bits, plain.queue_bytes, overhead_bytes=757)
+    ended = []
+    for given in (plain, charged):
+        rig = Rig(given)
+        rig.send("a", 5500)
+        ended.append(rig.run()["a"])
+    assert ended == pytest.approx([5.0, 7.5], rel=1e-3)
+
+
+def test_samples_are_of_what_happened_since_the_one_before() -> None:
+    rig = Rig(shape(1000, queue=200))
+    end, records = LinkDirection("server", "down"), list[dict[str, Any]]()
+    network: Any = SimpleNamespace(links=rig.links, clock=rig.clock, flows=rig.flows, t0_s=0.0)
+    timeline: Any = SimpleNamespace(
+        bits=lambda _, from_s, to_s: 1000 * PACKET_BITS * (to_s - from_s)
+    )
+    sampler = SimSampler(network, timeline, [end], records.extend)
+    rig.clock.at(0.0, sampler.start)
+    rig.send("a", 3000)
+    rig.send("b", 3000)
+    rig.change(3.0, shape(1000, queue=200, loss=0.05))
+    rig.change(3.5, shape(1000, queue=200))
+    ended = max(rig.run(20.0).values())
+    drops = [record["drops"] for record in records]
+    assert sum(drops) == rig.links.drops[rig.links.number[end]] > 0
+    backlogs = [record["backlog_bytes"] for record in records]
+    assert max(backlogs) > 50 * 1514
+    quiet = [record for record in records if record["from_s"] > ended + EVERY_S]
+    assert len(quiet) > 5
+    assert {
+        (record["drops"], record["backlog_bytes"], record["delivered_bits"]) for record in quiet
+    } == {(0, 0, 0)}
+
+
+def test_datagrams_that_found_no_room_are_lost_before_and_after_a_pause() -> None:
+    """Half of what is sent for 1 s and, after the sender's pause, for 2 s does not fit."""
+    rig, said = Rig(shape(1000, queue=10)), list[dict[str, Any]]()
+    network: Any = SimpleNamespace(links=rig.links, clock=rig.clock, flows=rig.flows, t0_s=0.0)
+    rate = round(2000 * PACKET_BITS)
+    flow = Flow("noise", "a", "server", "udp", rate, None, 1, start_s=1.0, stop_s=5.0)
+    bursts = Bursts(network, flow, said.append)
+    rig.clock.at(0.0, bursts.start)
+    rig.clock.at(2.0, bursts.leave, "a")
+    rig.clock.at(3.0, bursts.join, "a")
+    rig.run(8.0)
+    sent, received = said
+    assert (sent["kind"], received["kind"]) == ("sent", "received")
+    assert received["packets"] == pytest.approx(received["lost"], rel=0.02)
+    assert sent["packets"] == received["packets"] + received["lost"]
+    assert sent["packets"] == pytest.approx(
+        3 * rate / (8 * sent["bytes"] / sent["packets"]), rel=0.1
+    )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from virtual_links import LinkModel
 from virtual_multicast import BITS, BODY, PACKET_S, RATE, Rig
 
 from testbed.errors import NodeLost
-from testbed.fabric.sim.endpoint import packet_bytes
+from testbed.fabric.sim.endpoint import _Delivery, packet_bytes
 from testbed.fabric.sim.link_state import PACKET_BITS
 from testbed.fabric.sim.network import Costs
 from testbed.node import Kind, Message
@@ -265,3 +267,33 @@ def test_many_senders_that_come_and_go_get_what_there_is() -> None:
         carried = [rig.carried(f"n{n}", direction) for n in range(count)]
         assert carried == pytest.approx(sent[place].tolist(), abs=100)
     assert sent.min() > 0
+
+
+def test_a_message_has_come_when_the_last_of_its_parts_has() -> None:
+    """What was sent again over a link that is faster now can be there before the rest."""
+    flows, arrived = [], []
+    passages = iter([(0.1, 5.0), (0.2, 3.0)])
+    network: Any = SimpleNamespace(
+        clock=SimpleNamespace(now=0.0),
+        links=SimpleNamespace(tree=lambda routes: next(iter(routes)), impaired={}),
+        flows=SimpleNamespace(begin=flows.append, losses=None),
+        passage=lambda _: next(passages),
+    )
+
+    class Member:
+        route = SimpleNamespace(forward=())
+
+        def enter(self) -> int:
+            return 7
+
+        def arrive(self, position: int, *about: object) -> None:
+            arrived.append((position, *about[-2:]))
+
+    member: Any = Member()
+    delivery = _Delivery(network, Message(Kind.GRADIENT, 1, 0, 0, b""), 40, None, [member])
+    delivery.begin(lambda: None)
+    delivery._expect([member])
+    delivery._send([member], 320.0)
+    for flow in flows:
+        flow.done(flow)
+    assert arrived == [(7, 0.1, 5.0)]

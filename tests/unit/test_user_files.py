@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -159,3 +160,18 @@ def test_a_user_without_a_home_is_told_so_in_a_sentence(
     )
     assert done.stderr.startswith(sentence) and "Traceback" not in done.stderr
     assert done.returncode in (2, 3)
+
+
+def test_of_a_file_that_could_not_be_written_nothing_is_left(tmp_path: Path) -> None:
+    """What had its name stays."""
+    folder = PinnedFolder(tmp_path)
+    folder.write("kept", b"as it was")
+
+    class Failing(BytesIO):
+        def read(self, *_: object) -> bytes:
+            raise OSError("the disk is gone")
+
+    with pytest.raises(OSError, match="the disk is gone"):
+        folder.write("kept", Failing())
+    assert folder.names() == ["kept"]
+    assert (tmp_path / "kept").read_bytes() == b"as it was"
