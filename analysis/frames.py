@@ -85,7 +85,10 @@ def _links(run: TabulatedRun) -> Iterator[Row]:
         length_s = float(record["to_s"]) - float(record["from_s"]) if _is(record, "sample") else 0.0
         if length_s > 0:
             row = _in_model_time(_plain(record), run.dilation)
-            for bits, rate in (("asked_bits", "asked_rate"), ("delivered_bits", "delivered_rate")):
+            for bits, rate in (
+                ("asked_bits", "requested_rate"),
+                ("delivered_bits", "delivered_rate"),
+            ):
                 row[rate] = float(record[bits]) / length_s * run.dilation
             yield row
 

@@ -176,7 +176,7 @@ def test_the_page_names_every_format_and_its_notebook_lines_run(path: Path, tmp_
         return
     names: dict[str, Any] = {}
     exec(code, names)
-    assert len(names["steps"]) == 4 * STEPS and "asked_rate" in names["links"].columns
+    assert len(names["steps"]) == 4 * STEPS and "requested_rate" in names["links"].columns
 
 
 def reader(package: str) -> Any:
@@ -286,3 +286,23 @@ def test_wandb_reads_the_series_the_tag_and_the_certificate(
         assert found == [(p.at, pytest.approx(p.value)) for p in expected]
     (artifact,) = [r.request.log_artifact.artifact for r in records if r.request.HasField("log_artifact")] or [r.artifact for r in records if r.HasField("artifact")]  # fmt: skip
     assert "certificate.json" in {entry.path for entry in artifact.manifest.contents}
+
+
+@pytest.mark.optional
+@pytest.mark.filterwarnings("ignore")
+def test_the_notebook_runs_on_a_comparison(path: Path, tmp_path: Path) -> None:
+    reader("polars")
+    reader("ipykernel")
+    client, notebooks = reader("nbclient"), reader("nbformat")
+    other = make_run(path.parents[1], Recipe("none", seed=1, steps=3))
+    comparison = tmp_path / "comparisons" / "demo"
+    comparison.mkdir(parents=True)
+    entries = [{"dir": str(own)} for own in (path, other)]
+    (comparison / "comparison.json").write_text(json.dumps({"runs": entries}))
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "frames.ipynb"
+    notebook = notebooks.read(page, 4)
+    assert all(not cell.get("outputs") for cell in notebook.cells), "saved without outputs"
+    client.NotebookClient(notebook, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    shown = [o.data for cell in notebook.cells for o in cell.get("outputs", []) if "data" in o]
+    assert "('none', 1, 'valid'), ('topk-0.15', 1, 'degraded')" in shown[0]["text/plain"]
+    assert "image/png" in shown[-1]
