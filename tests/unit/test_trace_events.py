@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from command_here import carried_out_in
 from synthetic_job import Job, make_job
 from synthetic_run import Recipe, make_run
+from torch.profiler import ProfilerActivity, profile, record_function
 from trace_format import problems
 
 from analysis.load import Run, load
@@ -142,6 +144,24 @@ def test_t0_is_read_from_both_clocks() -> None:
     record = clock_record(now_ns + 5_000_000_000).to_json()
     assert record["kind"] == "clock"
     assert abs(record["unix_ns"] - wall_ns - 5_000_000_000) < 10_000_000_000
+
+
+def test_what_the_profiler_writes_is_set_beside_the_run(job: Run, tmp_path: Path) -> None:
+    """Its own file, whose times are Unix time: 5 s are far beyond its error, and far below a wrong base's."""
+    file = tmp_path / "own.json"
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        before_ns = time.time_ns()
+        with record_function("in the middle"):
+            torch.ones(64, 64) @ torch.ones(64, 64)
+        after_ns = time.time_ns()
+    profiler.export_chrome_trace(str(file))
+    clock = [{**r, "unix_ns": before_ns} if r["kind"] == "clock" else r for r in job.links]
+    own = Run(job.path, job.manifest, job.summary, job.events, clock)
+    events = trace(own, [], [ProfilerTrace("worker-1", file)])["traceEvents"]
+    (span,) = (e for e in events if e["name"] == "in the middle" and e["ph"] == "X")
+    latest_us = (after_ns - before_ns) / 1000 / job.dilation
+    assert -5e6 < span["ts"] <= span["ts"] + span["dur"] < latest_us + 5e6
+    assert any(e["name"] == "aten::mm" for e in events)
 
 
 @pytest.mark.optional
