@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from analysis import frames
 from testbed.errors import InputError, printable
 from testbed.exchange.base import exchanges
 from testbed.fidelity.summary import KnownSteps, is_job, known_steps, summarise, summarise_job
@@ -26,6 +27,9 @@ from testbed.records.run_directory import (
     read_links,
     run_of,
 )
+
+if TYPE_CHECKING:
+    import polars
 
 _log = logging.getLogger(__name__)
 
@@ -136,6 +140,14 @@ class Run:
             for key in ("step", "time_s", "accuracy")
         )
         return step, time_s / self.dilation, accuracy
+
+    def to_frame(self, table: str = "steps") -> polars.DataFrame:
+        """Return a table of the run as a polars frame, in model time: ``steps``, ``evaluations``,
+        ``links``, ``changes`` or ``summary`` (see ``analysis.frames``).
+
+        Raises InputError for another table, MachineError where polars is not installed.
+        """
+        return frames.frame(frames.table(self, table))
 
     def disturbed(self, end: str | None = None) -> list[tuple[float, float]]:
         """From when to when (s) this machine could not be relied upon to emulate: link direction

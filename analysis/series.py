@@ -159,7 +159,7 @@ MOST_BINS = 3_000_000
 """A month of seconds."""
 
 
-_COLUMNS = ("from_s", "to_s", "asked_bits", "delivered_bits", "busy")
+_COLUMNS = ("from_s", "to_s", "asked_bits", "delivered_bits", "busy", "backlog_bytes")
 
 
 @dataclass(frozen=True)
@@ -191,16 +191,18 @@ class EndSamples:
         direction: str,
         rows: array[float] | None = None,
     ) -> None:
-        """``rows``: of its samples, five numbers each (``_COLUMNS``), where they are known
+        """``rows``: of its samples, six numbers each (``_COLUMNS``), where they are known
         already."""
         self.link, self.direction = link, direction
         if rows is None:
             rows = _rows(run).get((link, direction), array("d"))
-        table = np.array(rows).reshape(-1, 5)
+        table = np.array(rows).reshape(-1, 6)
         table = table[np.lexsort(table.T[::-1])]
         self._table = table[:, :4]
         self._table[:, :2] /= run.dilation
         self._busy: Flags = table[:, 4] > 0
+        self.backlogs: Array = table[:, 5]
+        """Largest queue of each sample in bytes, shape (n,)."""
 
     @property
     def name(self) -> str:
@@ -248,5 +250,5 @@ def _rows(run: Run) -> dict[tuple[str, str], array[float]]:
             continue
         own = rows.setdefault((sample["link"], sample["direction"]), array("d"))
         if sample["to_s"] > sample["from_s"]:
-            own.extend(float(sample[name]) for name in _COLUMNS)
+            own.extend(float(sample.get(name, 0)) for name in _COLUMNS)
     return rows

@@ -1,9 +1,5 @@
 """The timeline of some steps of a run, from its records: spans of workers and servers, side by
-side in tracks, and the bytes under way. Also in the trace event format, which Perfetto and
-chrome://tracing open. Pure.
-
-Format: "Trace Event Format" (JSON object form). Times are microseconds. A process stands for a
-node, a thread for a row of it: complete events (``X``) of one thread do not overlap.
+side in tracks, and the bytes under way. Pure.
 """
 
 from __future__ import annotations
@@ -395,76 +391,3 @@ def _summed(points: Iterable[Point], dilation: float) -> Iterator[Point]:
     for time_s, same in groupby(sorted(points), key=lambda point: point[0]):
         total += sum(change for _, change in same)
         yield time_s / dilation, total
-
-
-Json = dict[str, Any]
-
-
-def trace(run: Run, steps: Collection[int]) -> Json:
-    """The trace of ``steps`` as a JSON object, in model time after t0."""
-    steps_timeline = timeline(run, steps)
-    carried = under_way(run, steps)
-    events: list[Json] = []
-    for pid, node in enumerate(steps_timeline.nodes, start=1):
-        events += _process(steps_timeline, node, pid)
-        for direction in ("up", "down"):
-            events += _counter(carried.get((node, direction), []), direction, pid)
-    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": _about(run)}
-
-
-def _process(steps_timeline: StepTimeline, node: str, pid: int) -> Iterator[Json]:
-    """A node's names, then its rows, each of as many threads as it needs."""
-    yield _named("process_name", pid, 0, name=node)
-    yield _named("process_sort_index", pid, 0, sort_index=pid)
-    tid = 0
-    for bucket, spans in rows(steps_timeline.of(node)).items():
-        for number, track in enumerate(tracks(spans), start=1):
-            tid += 1
-            more = "" if number == 1 else f" ({number})"
-            yield _named("thread_name", pid, tid, name=row_name(steps_timeline, bucket) + more)
-            yield _named("thread_sort_index", pid, tid, sort_index=tid)
-            yield from (_complete(span, pid, tid) for span in track)
-
-
-def row_name(steps_timeline: StepTimeline, bucket: int | None) -> str:
-    """Name a row, in words."""
-    if bucket is None:
-        return "computation" if steps_timeline.names else "step"
-    return f"{bucket}: {steps_timeline.names.get(bucket, '?')}"
-
-
-def _named(what: str, pid: int, tid: int, **value: str | int) -> Json:
-    return {"name": what, "ph": "M", "pid": pid, "tid": tid, "args": value}
-
-
-def _complete(span: Span, pid: int, tid: int) -> Json:
-    """Both ends are rounded to nanoseconds, so that what followed without a gap still does."""
-    from_ns, to_ns = round(1e9 * span.from_s), round(1e9 * span.to_s)
-    return {
-        "name": span.name, "cat": span.activity, "ph": "X", "pid": pid, "tid": tid,
-        "ts": from_ns / 1000, "dur": (to_ns - from_ns) / 1000,
-        "args": {"step": span.step, **span.facts},
-    }  # fmt: skip
-
-
-def _counter(points: Collection[Point], direction: str, pid: int) -> Iterator[Json]:
-    for time_s, total in points:
-        yield {
-            "name": f"bytes under way {direction}",
-            "ph": "C",
-            "pid": pid,
-            "ts": round(1e9 * time_s) / 1000,
-            "args": {"bytes": total},
-        }
-
-
-def _about(run: Run) -> Mapping[str, Any]:
-    return {
-        "scenario": run.manifest["scenario"],
-        "algorithm": run.algorithm,
-        "seed": run.seed,
-        "fabric": run.manifest["fabric"],
-        "verdict": run.verdict,
-        "dilation": run.dilation,
-        "time": "model time after t0",
-    }

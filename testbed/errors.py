@@ -193,6 +193,10 @@ EXTRAS = {
     "adjustText": "report",
     "jinja2": "report",
     "matplotlib": "report",
+    "polars": "frame",
+    "mlflow": "export",
+    "tensorboard": "export",
+    "wandb": "export",
 }
 """Libraries that not every installation has, by the name that is imported, and the extra of
 pyproject.toml with each."""

@@ -43,6 +43,7 @@ VERBS = {
     "replay": "testbed.cli.replay:replay",
     "compare": "testbed.cli.report:compare",
     "report": "testbed.cli.report:report",
+    "export": "testbed.cli.report:export",
     "timeline": "testbed.cli.timeline:timeline",
     "algorithms": "testbed.cli.algorithms:algorithms",
     "replay-controller": "testbed.cli.replay:replay_controller",

@@ -1,5 +1,6 @@
-"""``testbed report``: table, figures and an HTML page from records; ``testbed compare``: several
-seeds, runs interleaved and paired by seed, with intervals; resumable.
+"""``testbed report``: table, figures and an HTML page from records; ``testbed export``: records in
+the formats of other programs; ``testbed compare``: several seeds, runs interleaved and paired by
+seed, with intervals; resumable.
 """
 
 from __future__ import annotations
@@ -66,6 +67,29 @@ def _default(runs: list[Path]) -> Path:
 
     alone = len(runs) == 1 and (runs[0] / COMPARISON).exists()
     return runs[0] if alone else Path("report")
+
+
+Format = Annotated[
+    str,
+    typer.Option("--to", help="tensorboard, wandb, mlflow, csv or parquet.", metavar="FORMAT"),
+]
+Exported = Annotated[Path, typer.Option("--out", help="Folder to write into.", metavar="DIR")]
+
+
+def export(
+    runs: Runs, to: Format, out: Exported = Path("export"), as_json: options.Json = False
+) -> None:
+    """Write the records of some runs for TensorBoard, W&B, MLflow, or as tables."""
+    with readable(runs):
+        from analysis.exports import export as written
+        from analysis.load import load_all
+
+        loaded = {run.path: run for path in runs for run in load_all([path])}
+        files = [str(path) for path in written([*loaded.values()], to, out)]
+    if as_json:
+        options.print_json({"format": to, "files": files})
+    else:
+        print("\n".join(files))
 
 
 Fabric = Annotated[

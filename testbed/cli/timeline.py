@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -39,6 +39,14 @@ Figure = Annotated[
 Workers = Annotated[
     int, typer.Option("--workers", help="So many workers are in the figure.", min=1, metavar="N")
 ]
+Kineto = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--kineto",
+        help="Trace of torch.profiler to merge, after NODE= where it does not tell its rank.",
+        metavar="[NODE=]FILE",
+    ),
+]
 
 
 def timeline(
@@ -47,26 +55,39 @@ def timeline(
     out: Out = Path("timeline.json"),
     figure: Figure = None,
     workers: Workers = 4,
+    kineto: Kineto = None,
     as_json: options.Json = False,
 ) -> None:
     """Write when each node computed, compressed, sent and waited, for Perfetto or chrome://tracing;
     draw a step."""
     with readable([run]):
-        _timeline(run, steps, out, figure, workers, as_json)
+        _timeline(run, steps, out, figure, workers, kineto or [], as_json)
 
 
 def _timeline(
-    run: Path, steps: str | None, out: Path, figure: Path | None, workers: int, as_json: bool
+    run: Path,
+    steps: str | None,
+    out: Path,
+    figure: Path | None,
+    workers: int,
+    kineto: Sequence[str],
+    as_json: bool,
 ) -> None:
     from analysis.figures.timeline import View, save_view
-    from analysis.timeline import chosen, middle, trace
+    from analysis.timeline import chosen, middle
+    from analysis.trace_events import profiler_trace, trace
     from testbed.records.run_directory import to_json
 
     if figure is not None:
         options.check_figure(figure, "--figure")
     loaded = _load(run)
-    kept = chosen(loaded, *bounds(steps))
-    content = trace(loaded, kept)
+    if loaded.is_job and (steps is not None or figure is not None):
+        hint = "The trace has the whole job; `testbed report` draws its steps"
+        raise InputError(
+            "a job's steps have no phases of ours", where="--steps, --figure", hint=hint
+        )
+    kept = [] if loaded.is_job else chosen(loaded, *bounds(steps))
+    content = trace(loaded, kept, [profiler_trace(loaded, text) for text in kineto])
     options.write_text(out, to_json(content))
     if figure is not None:
         drawn = [middle(loaded)] if steps is None else kept
@@ -110,11 +131,12 @@ def _load(directory: Path) -> Run:
 def _described(said: Mapping[str, object]) -> list[str]:
     steps = said["steps"]
     assert isinstance(steps, list)
+    which = f"steps {steps[0]} to {steps[-1]}" if steps else "the job"
     lines = [
-        f"{said['trace']}: {said['events']} events of steps {steps[0]} to {steps[-1]}; "
+        f"{said['trace']}: {said['events']} events of {which}; "
         "open it in ui.perfetto.dev or chrome://tracing"
     ]
-    if not said["buckets"]:
+    if steps and not said["buckets"]:
         lines.append("no record of buckets: gradients travelled whole, and a step has phases only")
     if said["figure"] is not None:
         lines.append(f"figure   {said['figure']}")

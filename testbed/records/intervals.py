@@ -12,7 +12,18 @@ from itertools import pairwise
 from math import exp, isnan, lgamma, log, log1p, nan
 from typing import Any, NamedTuple
 
+from testbed.records.events import Event
 from testbed.records.manifest import Thresholds
+
+
+@dataclass(frozen=True, slots=True)
+class ClockRecord(Event):
+    """The instant t0 on the host's wall clock, by which others' records are set beside a run's."""
+
+    kind = "clock"
+    unix_ns: int
+    """Nanoseconds of Unix time."""
+
 
 _JOIN_S = 1e-6
 _AT_ONCE = 4096

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from testbed.errors import ExperimentError
 from testbed.records.events import HostSample, NodeChanged
+from testbed.records.intervals import ClockRecord
 from testbed.runner.session import backlog_drops
 
 if TYPE_CHECKING:
@@ -78,6 +79,12 @@ _IDLE, _WAITING, _STEAL, _LAST = 4, 5, 8, 9
 """Indices in the first line of /proc/stat; what follows the last is counted before."""
 
 _STAT, _PRESSURE = Path("/proc/stat"), Path("/proc/pressure/cpu")
+
+
+def clock_record(t0_ns: int) -> ClockRecord:
+    """Read both clocks and return the record of ``t0_ns`` (monotonic)."""
+    before_ns, unix_ns, after_ns = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
+    return ClockRecord(unix_ns + t0_ns - (before_ns + after_ns) // 2)
 
 
 class Reading(NamedTuple):

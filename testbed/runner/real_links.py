@@ -18,7 +18,7 @@ from testbed.runner.comm_replay_trial import CommReplay, replay_activity, summar
 from testbed.runner.cross_traffic import TrialCrossTraffic
 from testbed.runner.experiment import Experiment, JobFactory
 from testbed.runner.judge import write_verdict
-from testbed.runner.node_events import HostWatch, NodeEventScheduler
+from testbed.runner.node_events import HostWatch, NodeEventScheduler, clock_record
 from testbed.runner.session import LostWorkerBudget, Session, backlog_drops, lead_s, shape
 from testbed.runner.trial import LinkTrial, TrialPlan
 from testbed.scenario.expand import racks
@@ -124,6 +124,7 @@ class RealTrial(LinkTrial):
         t0_ns = time.monotonic_ns() + int(lead_s(self.timeline) * 1e9)
         self._follow(t0_ns)
         self._under_way, write = True, self._take_record
+        write(clock_record(t0_ns).to_json())
         self._watches.append(HostWatch(t0_ns, write))
         self._release(t0_ns)
         changes = node_changes(self.scenario)

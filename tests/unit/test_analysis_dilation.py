@@ -15,7 +15,7 @@ from analysis import job_tables, tables
 from analysis.figures import FIGURES, OF_JOBS, OF_SOME, figures_of
 from analysis.figures.timeline import View
 from analysis.load import Run, load
-from analysis.timeline import trace
+from analysis.trace_events import trace
 from testbed.fidelity.summary import summarise, summarise_job
 from testbed.fidelity.verdict import Verdict
 from testbed.records.events import LinkChanged, UnreliableInterval

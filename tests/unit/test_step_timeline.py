@@ -24,9 +24,9 @@ from analysis.timeline import (
     middle,
     rows,
     timeline,
-    trace,
     tracks,
 )
+from analysis.trace_events import trace
 from testbed.cli import application
 from testbed.cli.timeline import bounds
 from testbed.errors import InputError

@@ -15,8 +15,9 @@ from analysis.figures import figures_of, layers, timeline
 from analysis.load import Run, load
 from analysis.report import write_report
 from analysis.series import layer_phase_shares
-from analysis.timeline import bucket_names, middle, trace
+from analysis.timeline import bucket_names, middle
 from analysis.timeline import timeline as of_run
+from analysis.trace_events import trace
 from testbed.transport.frame import HEADER_BYTES
 
 SCENARIO = """
