@@ -90,7 +90,7 @@ def render(groups: Sequence[Sequence[Run]], figures: Sequence[Sequence[Path]] = 
         _section(number, runs, figures[number] if figures else ())
         for number, runs in enumerate(groups)
     ]
-    return (
+    page: str = (
         _templates()
         .get_template("report.html")
         .render(
@@ -102,6 +102,7 @@ def render(groups: Sequence[Sequence[Run]], figures: Sequence[Sequence[Path]] = 
             data=[section["data"] for section in sections],
         )
     )
+    return page.encode("utf-8", "backslashreplace").decode()  # names of files need not be UTF-8
 
 
 @cache

@@ -231,16 +231,17 @@ def test_runs_of_all_users_wait_for_each_other(user: User) -> None:
 
 
 FORBIDDEN = """
-import sys
+import os, sys
 from pathlib import Path
 from testbed.host import user_namespace as rootless
 rootless.enter_own_world()
 Path("/proc/sys/user/max_user_namespaces").write_text("0")
 from testbed.cli import main
 rootless.privileged = lambda: False
+os.geteuid = lambda: 1000
 main(sys.argv[1:])
 """
-"""A namespace in which no further one may be made stands for a host that forbids them."""
+"""A namespace in which no further one may be made stands for a host that forbids them, and its root for a user."""
 
 
 def test_a_host_that_forbids_it_is_told_what_to_change(user: User) -> None:

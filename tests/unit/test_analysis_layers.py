@@ -227,6 +227,6 @@ def test_a_step_without_buckets_is_drawn_by_its_phases(plain: Run) -> None:
 def test_the_report_has_the_table_of_layers(runs: list[Run]) -> None:
     assert {"layers", "timeline"} <= {module.NAME for module in figures_of(runs)}
     assert len(tables.layer_rows(runs)) == 24
-    page = render(runs, [])
+    page = render([runs])
     assert page.count("<td>layer7</td>") == 2
-    assert "<h2>Layers</h2>" in page
+    assert "<summary>Layers: 24 rows</summary>" in page

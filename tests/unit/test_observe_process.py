@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -76,7 +76,10 @@ def folder() -> Iterator[Path]:
 
 def listening(pid: int) -> set[tuple[str, int]]:
     """Addresses and ports on which the sockets of a process listen, IPv4 and IPv6."""
-    own = {str(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir()}
+    own = set()
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            own.add(str(path.readlink()))
     found = set()
     for family in ("tcp", "tcp6"):
         for line in Path(f"/proc/{pid}/net/{family}").read_text().splitlines()[1:]:

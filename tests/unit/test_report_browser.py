@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,12 @@ from analysis.report import render
 from testbed.fidelity.verdict import Verdict
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-playwright = pytest.importorskip(
-    "playwright.sync_api", reason="the package playwright is not installed: make setup does without"
-)
 pytestmark = [
     pytest.mark.optional,
+    pytest.mark.skipif(
+        find_spec("playwright") is None,
+        reason="the package playwright is not installed: make setup does without",
+    ),
     pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium"),
 ]
 WIDTHS, SCHEMES = (390, 1280, 1920), ("light", "dark")
@@ -34,7 +36,9 @@ PANELS = 4
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as driver:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
         opened = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield opened
         opened.close()
