@@ -12,6 +12,7 @@ import secrets
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +30,7 @@ from testbed.fabric.node_launcher import command_in
 from testbed.links.agent.client import AgentClient
 from testbed.links.network.devices import shape_route
 from testbed.links.network.namespaces import inside
-from testbed.process import environment, module_command
+from testbed.process import environment
 from testbed.runner.signals import machine, shielded
 from testbed.scenario.link_state import FRAME_BYTES, SEGMENT_BYTES
 from testbed.topology import NodePlacement, NodeSpec
@@ -137,6 +138,12 @@ LEAD_S, _LEAD_PER_NODE_S = 1.5, 0.15
 _TAIL_S = 0.5
 _FIRST_PORT = 5300
 _PATIENCE_S = 20.0
+_LOOP = """
+import sys, time
+stop = time.monotonic() + float(sys.argv[1])
+while time.monotonic() < stop:
+    pass
+"""
 _WAYS: dict[Way, list[str]] = {"up": [], "down": ["--reverse"], "both": ["--bidir"]}
 
 
@@ -205,9 +212,8 @@ def bulk(
 def busy(loops: int, seconds: float) -> Iterator[None]:
     """So many processes that only compute, for at most ``seconds``, ended with the ``with``
     block."""
-    parent = str(os.getpid())
-    command = module_command("testbed.bench.busy", f"{seconds:.3f}", "--parent", parent)
-    processes = [subprocess.Popen(command, env=environment()) for _ in range(loops)]
+    command = ["setpriv", "--pdeathsig=KILL", sys.executable, "-I", "-c", _LOOP, f"{seconds:.3f}"]
+    processes = [subprocess.Popen(command) for _ in range(loops)]
     try:
         yield
     finally:
