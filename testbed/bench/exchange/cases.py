@@ -199,8 +199,6 @@ UNSHAPED = "unshaped"
 LINKS = (UNSHAPED, "100 Mbit/s", "1.3 Gbit/s")
 NODES = (4, 8, 16)
 BYTES = (1_000, 100_000, 5_000_000, 44_000_000)
-LONGEST_S = 30.0
-"""Rounds that need longer are left out, unless they are asked for."""
 _WORD_BYTES = 4
 
 
