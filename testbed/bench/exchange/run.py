@@ -5,7 +5,6 @@ on disk after every cell.
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import subprocess
@@ -39,6 +38,7 @@ from testbed.bench.results import (
     write_json,
 )
 from testbed.errors import ExperimentError, MachineError
+from testbed.links.agent.protocol import dump
 from testbed.links.network.wiring import NIC
 from testbed.records.manifest import machine_facts
 from testbed.runner.signals import interruptible
@@ -147,7 +147,7 @@ class ExchangeBench:
             "run": secrets.randbits(63),
             "timeout_s": max(30.0, _ROUND_FACTOR * (cell.least_s or 1.0)),
         }
-        return {n: json.dumps(BenchTask(own=n, **common).to_json()) for n in cell.numbers}
+        return {n: dump(BenchTask(own=n, **common)) for n in cell.numbers}
 
 
 def _counted(said: dict[int, dict[str, Any]]) -> dict[int, tuple[int, int]]:

@@ -97,7 +97,7 @@ class Watched:
     missed: str | None
 
 
-def dump(message: Object) -> str:
+def dump(message: Any) -> str:
     """A line without its end. Dataclasses become objects, sets lists."""
     return json.dumps(message, separators=(",", ":"), default=_plain)
 
