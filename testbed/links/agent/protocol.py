@@ -121,14 +121,15 @@ def read(kind: type[T], given: Any) -> T:
     Raises WireError where it lacks a field, or has another form.
     """
     try:
-        return _adapter(kind).validate_python(given)
+        value: T = _adapter(kind).validate_python(given)
     except ValidationError as error:
         name = getattr(kind, "__name__", str(kind))
         raise WireError(f"no {name} between links agent and client: {error!s:.200}") from error
+    return value
 
 
 @cache
-def _adapter(kind: type[T]) -> TypeAdapter[T]:
+def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
