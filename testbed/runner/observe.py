@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from socketserver import BaseRequestHandler, ThreadingTCPServer
+from socketserver import BaseRequestHandler, TCPServer
 from typing import TYPE_CHECKING, Any
 
 from testbed.errors import InputError, MachineError
@@ -31,7 +31,7 @@ from testbed.host import prometheus
 from testbed.host.user_namespace import FABRIC
 from testbed.journal import Journal, start_time
 from testbed.links.network.namespaces import inside
-from testbed.records.exporter import SessionExporter
+from testbed.records.exporter import BoundedThreads, SessionExporter
 from testbed.records.manifest import THRESHOLDS, Thresholds
 from testbed.runner import dashboard
 from testbed.runner.dashboard import ObservedRun
@@ -356,19 +356,18 @@ def get(connect: Connect, path: str) -> tuple[int, bytes]:
         client.close()
 
 
-class _Forwarder(ThreadingTCPServer):
+class _Forwarder(BoundedThreads, TCPServer):
     """Connections to this machine's loopback, carried on to where ``connect`` leads.
 
     A thread for each direction of a connection; so many connections at a time that no browser
     lacks one.
     """
 
-    daemon_threads = True
     block_on_close = False
+    most = _MOST_CONNECTIONS
 
     def __init__(self, connect: Connect) -> None:
         self.connect = connect
-        self._places = threading.BoundedSemaphore(_MOST_CONNECTIONS)
         try:
             super().__init__((LOOPBACK, PORT), _Forwarding)
         except OSError:  # it is taken: the kernel chooses another
@@ -382,23 +381,6 @@ class _Forwarder(ThreadingTCPServer):
         self.shutdown()
         self.server_close()
         self._thread.join()
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Begin to carry, where there is room."""
-        if self._places.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Carry until both sides have ended."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._places.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Whoever goes before the end of an answer is no error of ours."""
 
 
 class _Forwarding(BaseRequestHandler):
