@@ -1,7 +1,7 @@
 """``testbed exec``: somebody's command on all nodes, recorded and judged as every run.
 
 ``execute`` checks, and makes session, records and trial. The trial (``exec.trial.ExecTrial``) goes
-through the run; ``exec.processes.ProcessGroup`` starts the command on the nodes and waits for it.
+through the run; ``exec.trial.ProcessGroup`` starts the command on the nodes and waits for it.
 """
 
 from __future__ import annotations
