@@ -42,6 +42,8 @@ class Algorithm:
     down_options: dict[str, Any] = field(default_factory=dict)
     down_memory: str = "none"
     """The memory in which the server keeps what its replies lack of the mean, by name."""
+    down_density: float = 1.0
+    """Below 1: the server sends that share of the mean's elements, the greatest (global top-k)."""
     exchange: str = "ps"
     """How it travels."""
     exchange_options: dict[str, Any] = field(default_factory=dict)
@@ -364,6 +366,16 @@ def _backups(backups: float) -> dict[str, Any]:
 
 PATTERNS: tuple[Pattern, ...] = (
     _share("topk", "Exact top-k by torch.topk, with error feedback."),
+    Pattern(
+        "gtopk-", DENSITY,
+        Algorithm("gtopk-", "topk", "feedback", down_memory="feedback", about="Local and global top-k: the server answers with the greatest of the sum of the workers' top-k; error feedback on both sides."),
+        lambda density: {**_density(density), "down_density": density},
+    ),
+    Pattern(
+        "global-topk-", DENSITY,
+        Algorithm("global-topk-", down_memory="feedback", about="Global top-k: whole gradients up, the greatest of their mean down; the server has the error feedback."),
+        lambda density: {"down_density": density},
+    ),
     _share("radix", "Exact top-k by the digits of the magnitudes, with error feedback."),
     _share("laplace", "Laplacian threshold with warm-started correction, with error feedback."),
     Pattern(

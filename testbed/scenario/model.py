@@ -332,6 +332,9 @@ class Derived(Model):
     down_memory: str | None = Field(
         None, description="What becomes of what the server's replies lack of the mean."
     )
+    down_density: Fraction | None = Field(
+        None, description="Share of the mean's elements that the server sends, the greatest."
+    )
     exchange: str | None = Field(None, description="How it travels.")
     exchange_options: dict[str, Any] = Field({}, description="Options of the exchange to change.")
     buckets: Literal["whole", "layer"] | None = Field(

@@ -145,6 +145,8 @@ class CompressedCodec:
             # all peers draw alike: else their means, and then their replicas, would differ
             rng = Random(f"{self._job.seed}/mean/{number}/{update.version}")
             payload, _, stats = self._averagers[number].average(update.parts, rng)
+            if self._job.algorithm.down_density < 1:
+                self._node.compressed(1, self._averagers[number].size)
             return payload, stats
         if self._stats is None or number:
             return update.payload, None
