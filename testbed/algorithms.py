@@ -242,6 +242,7 @@ ROWS: tuple[Algorithm, ...] = (
     Algorithm("terngrad", values="ternary", about="TernGrad: clipped at 2.5 σ, −1, 0 or +1 by chance."),
     _written("qsgd-4bit", "QSGD with 7 levels and a sign: 4 bits, unbiased."),
     _written("qsgd-8bit", "QSGD with 127 levels and a sign: 8 bits, unbiased."),
+    _written("qsgd-elias", "QSGD with 7 levels in Elias codes, as published: as many bits as they need, unbiased."),
     _written("natural", "Natural compression: a random neighbouring power of two, unbiased."),
     _written("int8", "8-bit integers with a scale for each bucket."),
     _written("maxmin-4bit", "CGX: 16 levels from least to greatest of each bucket, unbiased."),

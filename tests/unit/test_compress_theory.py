@@ -90,6 +90,7 @@ KINDS = {
     "lowrank": CONTRACTION,
     "ternary": UNBIASED,
     "qsgd": UNBIASED,
+    "qsgd-elias": UNBIASED,
     "natural": UNBIASED,
 }
 """What is promised of a coding with its default options. A coding that is not here is tested as both."""
