@@ -343,6 +343,10 @@ def _strom(tau: float) -> dict[str, Any]:
     return {**_threshold(tau), "values_options": {"scale": tau}}
 
 
+def _thresholds(tau: float) -> dict[str, Any]:
+    return {**_threshold(tau), "values_options": {"levels": [tau, 2 * tau, 4 * tau]}}
+
+
 def _rank(rank: float) -> dict[str, Any]:
     return {"values_options": {"rank": int(rank)}}
 
@@ -414,6 +418,11 @@ PATTERNS: tuple[Pattern, ...] = (
         "strom-", MAGNITUDE,
         Algorithm("strom-", "threshold", "feedback", values="sign", about="Strom's threshold quantisation: ±τ where the magnitude reaches it; error feedback."),
         _strom,
+    ),
+    Pattern(
+        "thresholds-", MAGNITUDE,
+        Algorithm("thresholds-", "threshold", "feedback", values="thresholds", about="Threshold quantisation with thresholds τ, 2τ and 4τ: ± the greatest that a magnitude reaches; error feedback."),
+        _thresholds,
     ),
     Pattern(
         "powersgd-r", RANK,

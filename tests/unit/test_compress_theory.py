@@ -88,6 +88,7 @@ KINDS = {
     "onebit": CONTRACTION,
     "sign": CONTRACTION,
     "lowrank": CONTRACTION,
+    "thresholds": CONTRACTION,
     "ternary": UNBIASED,
     "qsgd": UNBIASED,
     "qsgd-elias": UNBIASED,

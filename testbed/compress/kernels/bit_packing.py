@@ -4,8 +4,8 @@ In ``bits`` bits each: code j of a vector lies in bits j·bits to (j + 1)·bits 
 the lowest bit of the first byte on. Eight codes are one word, which is squeezed in three steps:
 neighbouring bytes, then pairs of them, then halves move together.
 
-Levels that are mostly 0: distances, signs and magnitudes of the others in Elias codes, one after the
-other, each from its highest bit on.
+Levels that are mostly 0: distances, signs and magnitudes of the others in Elias codes, one
+after the other, each from its highest bit on.
 
 In base 3: five codes d₀ … d₄ below 3 are the byte d₀ + 3·d₁ + 9·d₂ + 27·d₃ + 81·d₄.
 """
