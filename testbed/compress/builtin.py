@@ -40,7 +40,8 @@ for _selector in (
     selectors.add(_selector.name, _selector)
 
 for _coding in (
-    Fp32, Fp16, Bf16, Int8, MaxMin, OneBit, Sign, Ternary, Qsgd, Natural, LowRank, QsgdElias, Thresholds,
+    Fp32, Fp16, Bf16, Int8, MaxMin, OneBit, Sign, Ternary, Qsgd, Natural, LowRank,
+    QsgdElias, Thresholds,
 ):  # fmt: skip
     codings.add(_coding.name, _coding)
 
