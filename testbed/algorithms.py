@@ -212,6 +212,10 @@ ROWS: tuple[Algorithm, ...] = (
         about="Accordion: 0.99 of each layer whose gradient's norm is changing, 0.1 of the others.",
     ),
     _layered("algc", "ALGC (rules of ours): layers worth compressing, least total error in the bytes that hide, with overlap."),
+    replace(
+        _layered("algc", "ALGC whose server is sent the residuals, too, in every 50th step."),
+        name="algc-residuals", options={"residuals_every": 50},
+    ),
     _whole("algc", "ALGC's budget for one vector with one density, without overlap.", layerwise=False, threshold=False),
     _layered("lags", "LAGS for a parameter server: every bucket as dense as hides behind the backward pass."),
     _whole("lags", "LAGS for one vector, without overlap."),
