@@ -100,6 +100,11 @@ CODED: dict[str, Algorithm] = {
     "cssgd": _row(
         "literal", "CSSGD as published: a block for every r workers, sums of parts by multicast."
     ),
+    "cssgd-columns": replace(
+        _row("literal", "CSSGD whose parts are columns of every layer's matrix, as printed."),
+        name="cssgd-columns",
+        exchange_options={"scheme": "literal", "r": "auto", "split": "columns"},
+    ),
     "replicated": _row(
         "replicated",
         "Groups of r workers compute the same and each multicast a slice of it: uncoded.",

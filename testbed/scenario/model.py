@@ -297,6 +297,9 @@ class Train(Model):
         "one that ships, or a file.",
     )
     split: Split = Field(Split(), description="Which samples are whose.")
+    classes: Annotated[int, Field(ge=2)] | None = Field(
+        None, description="Only samples of the first so many classes; absent: all."
+    )
     participation: Participation | None = Field(
         None, description="How many workers take part in a step; absent: all."
     )

@@ -220,6 +220,7 @@ class BlockCodec(DenseCodec):
     ) -> None:
         super().__init__(replica)
         self._computation, self._exchange = computation, exchange
+        exchange.matrices = tuple(part.rows for part in replica.flat.layout)
 
     def encode(self) -> list[tuple[int, Buffer]]:
         """In the place of the rows themselves. Raises GradientError for what is no number."""

@@ -5,10 +5,11 @@ as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from testbed.control.base import controller_seed, controllers
@@ -48,7 +49,7 @@ from testbed.training.membership import (
     peers,
     worker_class,
 )
-from testbed.training.models.architectures import measure_statistics
+from testbed.training.models.architectures import measure_statistics, normalises_by_batch
 from testbed.training.models.base import build
 from testbed.training.replica import FlatModel
 from testbed.training.shared_replica import AnyComputation, AnyReplica, ReplicaProvider
@@ -252,8 +253,10 @@ class RunEvaluator:
         self._flat = FlatModel(build(train.model, train.task, train.width, job.seed), device)
         task = open_task(train)
         self._all = on_device(task.test_set(), device, "train.task")
-        known = on_device(subset(task.train_set(), DURING_RUN), device, "train.task")
-        self._known = torch.split(known[0], _CHUNK)
+        self._known: Sequence[Tensor] = ()
+        if normalises_by_batch(self._flat.module):
+            known, _ = on_device(subset(task.train_set(), DURING_RUN), device, "train.task")
+            self._known = torch.split(known, _CHUNK)
         self._some = subset(self._all, DURING_RUN)
         self._task: NodeTask | None = None
         self._results: Queue[EvaluationRecord] = node.queue()

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from testbed.errors import InputError
-from testbed.training.models.architectures import BatchNorm, measure_statistics
+from testbed.training.models.architectures import BatchNorm, measure_statistics, normalises_by_batch
 from testbed.training.models.base import build, models, parameter_count
 from testbed.training.tasks.base import tasks
 
@@ -128,7 +128,7 @@ def test_batches_are_normalised_by_their_own_statistics() -> None:
 
 
 def test_statistics_are_of_the_parameters_as_they_are() -> None:
-    """They are measured anew; and a model without such layers computes nothing for it."""
+    """They are measured anew."""
     module = build("resnet18-bn", "cifar10", 0.125, seed=1)
     x = torch.randn(64, 3, 32, 32, generator=torch.Generator().manual_seed(5))
     measure_statistics(module, [x])
@@ -138,7 +138,8 @@ def test_statistics_are_of_the_parameters_as_they_are() -> None:
     assert (module(x) - before).abs().max() > 0.1
     measure_statistics(module, [x])
     torch.testing.assert_close(module(x), before, rtol=0.01, atol=0.01)
-    measure_statistics(build("mlp", "cifar10", 0.125, seed=1), [torch.ones(1)])
+    assert normalises_by_batch(module)
+    assert not normalises_by_batch(build("resnet18", "cifar10", 0.125, seed=1))
 
 
 def test_each_replica_has_the_statistics_of_its_own_samples() -> None:

@@ -63,12 +63,15 @@ class BatchNorm(nn.Module):
         self._measured = None
 
 
+def normalises_by_batch(module: nn.Module) -> bool:
+    """Return whether it has a ``BatchNorm``."""
+    return any(isinstance(layer, BatchNorm) for layer in module.modules())
+
+
 def measure_statistics(module: nn.Module, batches: Iterable[Tensor]) -> None:
     """Have every ``BatchNorm`` of ``module`` normalise by what it meets in ``batches`` of training
     samples, all of which go through the parameters as they are."""
     layers = [layer for layer in module.modules() if isinstance(layer, BatchNorm)]
-    if not layers:
-        return
     for layer in layers:
         layer.begin()
     for batch in batches:
