@@ -414,6 +414,11 @@ PATTERNS: tuple[Pattern, ...] = (
     _share("mstopk", "MSTop-k: approximate threshold in many small steps; error feedback."),
     _share("dryden", "Dryden's adaptive quantisation: 1 bit for each element sent; error feedback.", values="onebit"),
     Pattern(
+        "adaptive-", DENSITY,
+        Algorithm("adaptive-", "topk", "feedback", values="onebit", about="Adaptive quantisation: magnitudes are sorted and the greatest quantised to two means, 1 bit each; error feedback."),
+        _density,
+    ),
+    Pattern(
         "allgather-topk-", DENSITY,
         Algorithm("allgather-topk-", "topk", "feedback", exchange="allgather", about="Exact top-k, everybody's gathered by PyTorch's gloo; error feedback."),
         _density,
