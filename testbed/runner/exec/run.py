@@ -39,7 +39,7 @@ from testbed.runner.signals import interruptible, machine
 from testbed.runner.trial import TrialPlan
 from testbed.scenario.expand import expand, racks
 from testbed.scenario.load import Loaded
-from testbed.user_files import Output
+from testbed.user_files import OpenedPath, Output
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def execute(
     shown: bool,
     quiet: bool = False,
     keep_failed: bool = False,
-    read: tuple[Path, ...] = (),
+    read: tuple[OpenedPath, ...] = (),
     pull: bool = False,
     writable_root: bool = False,
 ) -> Executed:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from testbed.errors import ExperimentError
 from testbed.links.agent.protocol import InterfaceSeen, SocketSeen
 from testbed.links.network.namespaces import OWN
+from testbed.process import seconds_given
 from testbed.records.events import Event
 from testbed.records.job_steps import CarriedRecord, MarkRecord, ProcessRecord, SocketRecord
 from testbed.runner.exec.judge import conclude
@@ -250,7 +251,7 @@ LOOK_S = 0.2
 """How often it is looked whether processes have ended."""
 MARKS_AT_ONCE = 10_000
 """Marks that are written down before it is looked at anything else."""
-BEGIN_S = float(os.environ.get("NARROWS_BEGIN_S", "600"))
+BEGIN_S = seconds_given("NARROWS_BEGIN_S", 600.0)
 """How long processes may take to call ``testbed.mark.begin``, where they are waited for."""
 
 
