@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from io import BytesIO
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import matplotlib as mpl
 import numpy as np
@@ -30,6 +30,16 @@ COLUMN_IN, PAGE_IN = 3.5, 7.16
 
 T = TypeVar("T")
 Rows = list[dict[str, Any]]
+
+
+class RunFigure(NamedTuple):
+    """A figure that shares its module with others: like the modules of one
+    (``analysis.figures``)."""
+
+    NAME: str
+    data: Callable[[Sequence[Run]], Rows]
+    draw: Callable[[Sequence[Run]], Figure]
+
 
 _STYLE = Path(str(files("analysis"))) / "narrows.mplstyle"
 _LINES: tuple[Any, ...] = (

@@ -9,7 +9,8 @@ import re
 import resource
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
@@ -54,6 +55,16 @@ _LONGEST_S = 1e6
 """Most seconds that a variable may give: any wait of the standard library can be that long."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+def within(seconds: float, pause_s: float, done: Callable[[], bool]) -> bool:
+    """Look again and again for so many seconds. Return whether it was done at last."""
+    give_up = time.monotonic() + seconds
+    while not done():
+        if time.monotonic() > give_up:
+            return False
+        time.sleep(pause_s)
+    return True
 
 
 def call(name: str, *arguments: object) -> None:

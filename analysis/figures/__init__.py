@@ -1,5 +1,5 @@
-"""One module per figure, and one for those of jobs, each with ``NAME``, ``data(runs)`` (the rows
-plotted) and ``draw(runs)``."""
+"""A module for a figure, or for several that belong together, each with ``NAME``, ``data(runs)``
+(the rows plotted) and ``draw(runs)``."""
 
 from __future__ import annotations
 
@@ -9,17 +9,15 @@ from typing import Protocol
 from matplotlib.figure import Figure
 
 from analysis.figures import (
-    accuracy_over_time,
     density,
     fidelity,
     label_shares,
     layers,
     pareto,
-    phases,
     rate_k_delay,
-    speedup_bars,
     timeline,
 )
+from analysis.figures.algorithms import accuracy_over_time, phases, speedup_bars
 from analysis.figures.job import job_bytes, job_phases, job_steps, job_values
 from analysis.load import Run
 from analysis.style import Rows

@@ -14,6 +14,7 @@ from matplotlib.patches import Patch
 from analysis.load import Run, lowest_seeds
 from analysis.style import PAGE_IN, Rows, finished, look, new_figure, scale
 from testbed.compress.gradient_stats import element_count
+from testbed.records.stored import by_number
 
 NAME = "density"
 TOLERANCE = 0.05
@@ -32,11 +33,8 @@ def data(runs: Sequence[Run]) -> Rows:
     algorithm; only those whose selector looked at the elements to choose."""
     rows: Rows = []
     for run in _chosen(runs):
-        by_step: dict[int, list[Mapping[str, Any]]] = {}
-        for record in run.events["step"]:
-            if _looked(record):
-                by_step.setdefault(int(record["step"]), []).append(record)
-        rows += [_row(run, step, by_step[step]) for step in sorted(by_step)]
+        looked = list(filter(_looked, run.events["step"]))
+        rows += [_row(run, int(own[0]["step"]), own) for (own,) in by_number(looked)]
     return rows
 
 

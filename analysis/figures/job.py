@@ -4,9 +4,9 @@ phases and values as the job marked them, and what each node's link carried.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -18,6 +18,7 @@ from analysis.style import (
     PAGE_IN,
     BarPart,
     Rows,
+    RunFigure,
     finished,
     grouped_bars,
     look,
@@ -25,15 +26,6 @@ from analysis.style import (
     shade_unreliable,
     stacked_bars,
 )
-
-
-class JobFigure(NamedTuple):
-    """A figure of jobs, like the modules of the others (``analysis.figures``)."""
-
-    NAME: str
-    data: Callable[[Sequence[Run]], Rows]
-    draw: Callable[[Sequence[Run]], Figure]
-
 
 _ASKED = "0.15"
 _RATES = (
@@ -282,7 +274,7 @@ def _nodes(runs: Sequence[Run]) -> list[str]:
     return [name for name in most if name in kept]
 
 
-job_steps = JobFigure("job_steps", step_rows, draw_steps)
-job_phases = JobFigure("job_phases", phase_rows, draw_phases)
-job_values = JobFigure("job_values", value_rows, draw_values)
-job_bytes = JobFigure("job_bytes", carried_rows, draw_carried)
+job_steps = RunFigure("job_steps", step_rows, draw_steps)
+job_phases = RunFigure("job_phases", phase_rows, draw_phases)
+job_values = RunFigure("job_values", value_rows, draw_values)
+job_bytes = RunFigure("job_bytes", carried_rows, draw_carried)

@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from analysis.figures.phases import LOOKS as PHASES
+from analysis.figures.algorithms import PHASE_LOOKS as PHASES
 from analysis.load import Run, lowest_seeds
 from analysis.style import (
     PAGE_IN,

@@ -40,6 +40,7 @@ from testbed.records.run_directory import (
     to_json,
     write_atomically,
 )
+from testbed.records.stored import by_number
 from testbed.runner.run import ParallelTask
 from testbed.runner.signals import interruptible
 
@@ -86,13 +87,11 @@ class Curve:
 def read(directory: Path) -> Curve:
     """From a run's records. Raises ExperimentError where there are no steps."""
     events = read_events(directory)
-    by_step: dict[int, list[Mapping[str, Any]]] = {}
-    for record in events.get("step", []):
-        by_step.setdefault(int(record["step"]), []).append(record)
-    if not by_step:
+    steps = [own for (own,) in by_number(events.get("step", []))]
+    if not steps:
         raise ExperimentError(f"{directory} has no steps")
     start, end, density = (
-        [fmean(float(record[key]) for record in records) for _, records in sorted(by_step.items())]
+        [fmean(float(record[key]) for record in records) for records in steps]
         for key in ("start_s", "end_s", "density")
     )
     evaluations = sorted(

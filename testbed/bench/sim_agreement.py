@@ -29,6 +29,7 @@ from testbed.errors import ExperimentError, InputError, Interrupted, NarrowsErro
 from testbed.fabric.sim.network import COSTS, Costs
 from testbed.records.manifest import machine_facts
 from testbed.records.run_directory import read_events
+from testbed.records.stored import by_number
 from testbed.runner.experiment import prepare
 from testbed.runner.run import ParallelTask, side_by_side
 from testbed.runner.run import run as run_experiment
@@ -280,12 +281,12 @@ def simulated(
 def step_lengths(directory: Path) -> list[float]:
     """Seconds of every step but the first, each as the mean over workers. Raises ExperimentError if
     there are none."""
-    by_step: dict[int, list[float]] = {}
-    for step in read_events(directory).get("step", []):
-        by_step.setdefault(int(step["step"]), []).append(
-            float(step["end_s"]) - float(step["start_s"])
-        )
-    lengths = [sum(each) / len(each) for step, each in sorted(by_step.items()) if step > 1]
+    steps = [own for (own,) in by_number(read_events(directory).get("step", []))]
+    lengths = [
+        sum(float(record["end_s"]) - float(record["start_s"]) for record in own) / len(own)
+        for own in steps
+        if int(own[0]["step"]) > 1
+    ]
     if not lengths:
         raise ExperimentError(f"{directory} has no steps")
     return lengths

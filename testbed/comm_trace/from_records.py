@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from testbed.fidelity.service_curve import answered, followed
 from testbed.fidelity.summary import finished
 from testbed.records.manifest import recorded_every
 from testbed.records.run_directory import MANIFEST, read_events, read_json
+from testbed.records.stored import by_number
 from testbed.transport.frame import HEADER_BYTES
 
 
@@ -162,16 +164,12 @@ def server_operations(records: RunRecords) -> dict[str, list[TraceOperation]]:
     A server answers once everybody's message is there; a worker goes on once it has all answers.
     """
     rounds, _ = followed(records.events)
-    parts: dict[int, list[Record]] = {}
-    for part in rounds:
-        parts.setdefault(int(part["step"]), []).append(part)
+    parts = [own for (own,) in by_number(rounds)]
     logs = {name: NodeLog() for name in [*records.servers, *records.workers]}
-    steps = sorted(parts)
-    for step in steps:
-        for part in parts[step]:
-            _serve(records, logs[str(part["node"])], part)
+    for part in chain.from_iterable(parts):
+        _serve(records, logs[str(part["node"])], part)
     for worker in records.workers:
-        _work(records, logs[worker], worker, [parts[step] for step in steps])
+        _work(records, logs[worker], worker, parts)
     return {name: log.operations for name, log in logs.items()}
 
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import time
 from pathlib import Path
 
 from testbed import cgroups
 from testbed.errors import MachineError
 from testbed.journal import KEPT, Entry, Journal, cleaners, lives, shown
 from testbed.links.network import namespaces
+from testbed.process import within
 
 _GRACE_S = 2.0
 _POLL_S = 0.02
@@ -68,12 +68,7 @@ def clean_subnet(_: Entry) -> list[str]:
 
 
 def _gone_within(pid: int, start: str, seconds: float) -> bool:
-    give_up = time.monotonic() + seconds
-    while lives(pid, start):
-        if time.monotonic() > give_up:
-            return False
-        time.sleep(_POLL_S)
-    return True
+    return within(seconds, _POLL_S, lambda: not lives(pid, start))
 
 
 def register() -> None:

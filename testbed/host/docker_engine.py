@@ -26,6 +26,7 @@ from testbed.errors import MachineError
 from testbed.host import packages
 from testbed.host.packages import CommandFailed, answer, have, run, step
 from testbed.journal import lives, start_of_boot, start_time
+from testbed.process import within
 
 _FLAGS = ("--bridge=none", "--ip6tables=false", "--ip-forward=false", "--ip-masq=false")
 """Options of our own engine: no bridge of its own, no forwarding, no translated addresses."""
@@ -168,11 +169,8 @@ def stop(*, state: Path = STATE) -> list[str]:
 
 def _end(pid: int, start: str) -> None:
     os.kill(pid, signal.SIGTERM)
-    give_up = time.monotonic() + _END_S
-    while lives(pid, start):
-        if time.monotonic() > give_up:
-            raise MachineError(f"the engine, process {pid}, does not end", fix=f"See {LOG}")
-        time.sleep(_LOOK_S)
+    if not within(_END_S, _LOOK_S, lambda: not lives(pid, start)):
+        raise MachineError(f"the engine, process {pid}, does not end", fix=f"See {LOG}")
 
 
 def _read(state: Path) -> dict[str, Any] | None:

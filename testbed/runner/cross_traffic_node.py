@@ -27,7 +27,7 @@ from typing import Any
 
 from testbed.errors import ExperimentError, MachineError
 from testbed.fabric.host_node import HostClock, HostTask
-from testbed.process import die_with, environment, module_command
+from testbed.process import die_with, environment, module_command, within
 from testbed.scenario.node_timeline import Burst, Flow
 
 PROGRAM = "iperf3"
@@ -192,17 +192,12 @@ class Sink:
         self.tests = 0
         self._process: subprocess.Popen[str] | None = None
         self._ended, self._task = False, HostTask(self._run)
-        give_up = time.monotonic() + LISTEN_S
-        while not _listening(ends.port):
-            if time.monotonic() > give_up:
-                raise ExperimentError(f"the iperf3 server of {ends.flow.name!r} does not listen")
-            time.sleep(0.02)
+        if not within(LISTEN_S, 0.02, lambda: _listening(ends.port)):
+            raise ExperimentError(f"the iperf3 server of {ends.flow.name!r} does not listen")
 
     def end(self, tests: int) -> None:
         """Wait until ``tests`` tests have ended, for a while, and stop."""
-        give_up = time.monotonic() + _END_S
-        while self.tests < tests and time.monotonic() < give_up:
-            time.sleep(0.02)
+        within(_END_S, 0.02, lambda: self.tests >= tests)
         self._ended = True
         if self._process is not None:
             self._process.terminate()

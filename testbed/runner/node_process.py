@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import os
 import queue
-import socket
 import sys
 import threading
 import time
@@ -35,6 +34,7 @@ from testbed.training.job import Job
 from testbed.training.membership import exchange_kind
 from testbed.training.roles import Role, role
 from testbed.transport import ENDPOINTS, EndpointKind, endpoint_for
+from testbed.transport.endpoint import connect_patiently
 from testbed.transport.epoll_endpoint import EpollEndpoint
 from testbed.transport.frame import MAX_BODY
 from testbed.transport.multicast.endpoint import Multicaster
@@ -375,22 +375,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--untrained", action="store_true", help="nothing will be trained")
     options = parser.parse_args(arguments)
     host, _, port = options.control.rpartition(":")
-    lines = JsonLines(_connect_to_session(host, int(port)), patience_s=UNREAD_S)
+    session = connect_patiently((host, int(port)), CONNECT_S, CONNECT_S)
+    lines = JsonLines(session, patience_s=UNREAD_S)
     lines.send("hello", node=options.name, token=os.environ[TOKEN_VARIABLE])
     NodeProcess(options.name, options.role, lines, trains=not options.untrained).serve()
-
-
-def _connect_to_session(host: str, port: int) -> socket.socket:
-    give_up = time.monotonic() + CONNECT_S
-    while True:
-        try:
-            connected = socket.create_connection((host, port), timeout=CONNECT_S)
-            connected.settimeout(None)
-            return connected
-        except OSError:
-            if time.monotonic() > give_up:
-                raise
-            time.sleep(0.1)
 
 
 def run_flows(message: dict[str, Any]) -> dict[str, int | None]:

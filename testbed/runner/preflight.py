@@ -47,6 +47,7 @@ from testbed.scenario.model import Scenario
 from testbed.scenario.node_timeline import flows
 from testbed.scenario.timeline import Timeline
 from testbed.scenario.validate_links import kernel_needs
+from testbed.transport.endpoint import connect_patiently
 
 FILES, FILES_OF_NODE, FILES_OF_PROCESS = 64, 6, 3
 """Open files that a process of ours has in any case; the agent for every node, whose connections it
@@ -354,20 +355,9 @@ def _connect(far: str, count: int) -> list[tuple[socket.socket, socket.socket]]:
     flows = []
     with listener:
         for _ in range(count):
-            sender = _patiently()
+            # what is sent at once after a cable was switched on is lost
+            sender = connect_patiently((_FAR, _PORT), _OPEN_S, _RETRY_S)
             receiver, _ = listener.accept()
-            for end in (sender, receiver):
-                end.settimeout(None)
+            receiver.settimeout(None)
             flows.append((sender, receiver))
     return flows
-
-
-def _patiently() -> socket.socket:
-    """Connect: what is sent at once after a cable was switched on is lost."""
-    give_up = time.monotonic() + _OPEN_S
-    while True:
-        try:
-            return socket.create_connection((_FAR, _PORT), timeout=_RETRY_S)
-        except TimeoutError:
-            if time.monotonic() > give_up:
-                raise

@@ -25,8 +25,27 @@ from testbed.node import Kind, Message
 from testbed.transport.connection import LOOKS, ConnectionConfig, FramedSocket, SocketCounters
 from testbed.transport.frame import HEADER_BYTES, MAX_BODY
 
+_PAUSE_S = 0.05
+"""Between two attempts to connect."""
 PATIENCE = 1.5
 """Times the timeout: for peers that say that they wait themselves, who know first."""
+
+
+def connect_patiently(
+    address: tuple[str, int], patience_s: float, timeout_s: float
+) -> socket.socket:
+    """Connect, again and again until somebody listens there. Raises OSError after ``patience_s``;
+    ``timeout_s``: of each attempt."""
+    give_up = time.monotonic() + patience_s
+    while True:
+        try:
+            connected = socket.create_connection(address, timeout_s)
+            connected.settimeout(None)
+            return connected
+        except OSError:
+            if time.monotonic() > give_up:
+                raise
+            time.sleep(_PAUSE_S)
 
 
 class LivenessMonitor:
@@ -204,16 +223,10 @@ class SocketEndpoint(ABC, Generic[StreamT]):
     def connect(self, peer: int, address: str, port: int, timeout_s: float) -> None:
         """Connect to ``peer``, again and again until it listens. Raises NodeLost after
         ``timeout_s``."""
-        give_up = time.monotonic() + timeout_s
-        while True:
-            try:
-                connected = socket.create_connection((address, port), timeout=timeout_s)
-                break
-            except OSError as error:
-                if time.monotonic() > give_up:
-                    raise NodeLost(self._name(peer), None, f"cannot connect: {error}") from error
-                time.sleep(0.05)
-        connected.settimeout(None)
+        try:
+            connected = connect_patiently((address, port), timeout_s, timeout_s)
+        except OSError as error:
+            raise NodeLost(self._name(peer), None, f"cannot connect: {error}") from error
         self._adopt(peer, self._wrap(connected, self._config.most_bytes))
 
     def frame_bytes(self, message: Message) -> int:

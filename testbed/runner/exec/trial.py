@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from testbed.errors import ExperimentError
 from testbed.links.agent.protocol import InterfaceSeen, SocketSeen
 from testbed.links.network.namespaces import OWN
-from testbed.process import seconds_given
+from testbed.process import seconds_given, within
 from testbed.records.events import Event
 from testbed.records.job_steps import CarriedRecord, MarkRecord, ProcessRecord, SocketRecord
 from testbed.runner.exec.judge import conclude
@@ -130,9 +130,7 @@ class ProcessGroup:
             if not self.running:
                 return
             self.end()
-            give_up = time.monotonic() + GRACE_S
-            while self.running and time.monotonic() < give_up:
-                time.sleep(_LOOK_S)
+            within(GRACE_S, _LOOK_S, lambda: not self.running)
 
     def _follow(self, member: Member, reader: threading.Thread) -> None:
         """In a thread of its own: until the process has ended, and a little longer for its last
@@ -355,9 +353,9 @@ class ExecTrial(RealTrial):
             late = time.monotonic() > give_up
             if late or len(self.group.running) < len(self._nodes) * self._spec.started:
                 listed = ", ".join(map(str, sorted(missing)))
-                within = f" within {BEGIN_S:g} s (NARROWS_BEGIN_S gives more)" if late else ""
+                limit = f" within {BEGIN_S:g} s (NARROWS_BEGIN_S gives more)" if late else ""
                 raise ExperimentError(
-                    f"--await-begin: ranks {listed} never called mark.begin(){within}"
+                    f"--await-begin: ranks {listed} never called mark.begin(){limit}"
                 )
 
     def _attend(self) -> None:
