@@ -380,29 +380,13 @@ def _backups(backups: float) -> dict[str, Any]:
 
 PATTERNS: tuple[Pattern, ...] = (
     _share("topk", "Exact top-k by torch.topk, with error feedback."),
-    Pattern(
-        "gtopk-", DENSITY,
-        Algorithm("gtopk-", "topk", "feedback", down_memory="feedback", about="Local and global top-k: the server answers with the greatest of the sum of the workers' top-k; error feedback on both sides."),
-        lambda density: {**_density(density), "down_density": density},
-    ),
-    Pattern(
-        "global-topk-", DENSITY,
-        Algorithm("global-topk-", down_memory="feedback", about="Global top-k: whole gradients up, the greatest of their mean down; the server has the error feedback."),
-        lambda density: {"down_density": density},
-    ),
+    Pattern("gtopk-", DENSITY, Algorithm("gtopk-", "topk", "feedback", down_memory="feedback", about="Local and global top-k: the server answers with the greatest of the sum of the workers' top-k; error feedback on both sides."), lambda density: {**_density(density), "down_density": density}),
+    Pattern("global-topk-", DENSITY, Algorithm("global-topk-", down_memory="feedback", about="Global top-k: whole gradients up, the greatest of their mean down; the server has the error feedback."), lambda density: {"down_density": density}),
     _share("radix", "Exact top-k by the digits of the magnitudes, with error feedback."),
     _share("laplace", "Laplacian threshold with warm-started correction, with error feedback."),
-    Pattern(
-        "laplace-bisect-", DENSITY,
-        Algorithm("laplace-bisect-", "laplace", "feedback", selector_options={"correction": "bisection"}, about="Laplacian threshold corrected by bisection, from the estimate in every step; error feedback."),
-        _density,
-    ),
+    Pattern("laplace-bisect-", DENSITY, Algorithm("laplace-bisect-", "laplace", "feedback", selector_options={"correction": "bisection"}, about="Laplacian threshold corrected by bisection, from the estimate in every step; error feedback."), _density),
     _share("randk", "Random elements, a seed in place of their indices; error feedback."),
-    Pattern(
-        "randk-unbiased-", DENSITY,
-        Algorithm("randk-unbiased-", "randk", selector_options={"scale": True}, about="Random elements times n/k, and no memory: unbiased."),
-        _density,
-    ),
+    Pattern("randk-unbiased-", DENSITY, Algorithm("randk-unbiased-", "randk", selector_options={"scale": True}, about="Random elements times n/k, and no memory: unbiased."), _density),
     _share("dgc", "DGC: threshold of a sample; momentum correction and masking.", "dgc"),
     _share("hierarchical", "Threshold of a sample, then exact top-k of the survivors; error feedback."),
     _share("sidco-e", "SIDCo, exponential stages; error feedback."),
@@ -413,47 +397,15 @@ PATTERNS: tuple[Pattern, ...] = (
     _share("gaussian", "GaussianK: threshold of a normal distribution; error feedback."),
     _share("mstopk", "MSTop-k: approximate threshold in many small steps; error feedback."),
     _share("dryden", "Dryden's adaptive quantisation: 1 bit for each element sent; error feedback.", values="onebit"),
-    Pattern(
-        "adaptive-", DENSITY,
-        Algorithm("adaptive-", "topk", "feedback", values="onebit", about="Adaptive quantisation: magnitudes are sorted and the greatest quantised to two means, 1 bit each; error feedback."),
-        _density,
-    ),
-    Pattern(
-        "allgather-topk-", DENSITY,
-        Algorithm("allgather-topk-", "topk", "feedback", exchange="allgather", about="Exact top-k, everybody's gathered by PyTorch's gloo; error feedback."),
-        _density,
-    ),
-    Pattern(
-        "threshold-", MAGNITUDE,
-        Algorithm("threshold-", "threshold", "feedback", about="Hard threshold with error feedback: all of at least that magnitude."),
-        _threshold,
-    ),
-    Pattern(
-        "strom-", MAGNITUDE,
-        Algorithm("strom-", "threshold", "feedback", values="sign", about="Strom's threshold quantisation: ±τ where the magnitude reaches it; error feedback."),
-        _strom,
-    ),
-    Pattern(
-        "thresholds-", MAGNITUDE,
-        Algorithm("thresholds-", "threshold", "feedback", values="thresholds", about="Threshold quantisation with thresholds τ, 2τ and 4τ: ± the greatest that a magnitude reaches; error feedback."),
-        _thresholds,
-    ),
-    Pattern(
-        "powersgd-r", RANK,
-        Algorithm("powersgd-r", memory="feedback", values="lowrank", about="PowerSGD: two thin matrices for each parameter, warm start; error feedback."),
-        _rank,
-    ),
+    Pattern("adaptive-", DENSITY, Algorithm("adaptive-", "topk", "feedback", values="onebit", about="Adaptive quantisation: magnitudes are sorted and the greatest quantised to two means, 1 bit each; error feedback."), _density),
+    Pattern("allgather-topk-", DENSITY, Algorithm("allgather-topk-", "topk", "feedback", exchange="allgather", about="Exact top-k, everybody's gathered by PyTorch's gloo; error feedback."), _density),
+    Pattern("threshold-", MAGNITUDE, Algorithm("threshold-", "threshold", "feedback", about="Hard threshold with error feedback: all of at least that magnitude."), _threshold),
+    Pattern("strom-", MAGNITUDE, Algorithm("strom-", "threshold", "feedback", values="sign", about="Strom's threshold quantisation: ±τ where the magnitude reaches it; error feedback."), _strom),
+    Pattern("thresholds-", MAGNITUDE, Algorithm("thresholds-", "threshold", "feedback", values="thresholds", about="Threshold quantisation with thresholds τ, 2τ and 4τ: ± the greatest that a magnitude reaches; error feedback."), _thresholds),
+    Pattern("powersgd-r", RANK, Algorithm("powersgd-r", memory="feedback", values="lowrank", about="PowerSGD: two thin matrices for each parameter, warm start; error feedback."), _rank),
     *map(_coded, CODED),
-    Pattern(
-        "asgd-s", BOUND,
-        Algorithm("asgd-s", exchange="ps-async", about="Stale synchronous parallel: asynchronous SGD whose fastest worker is at most so many steps ahead of the slowest."),
-        _bound,
-    ),
-    Pattern(
-        "backup-", BACKUPS,
-        Algorithm("backup-", exchange="ps-backup", about="Synchronous SGD with backup workers: a step does not wait for the last b gradients, and drops them."),
-        _backups,
-    ),
+    Pattern("asgd-s", BOUND, Algorithm("asgd-s", exchange="ps-async", about="Stale synchronous parallel: asynchronous SGD whose fastest worker is at most so many steps ahead of the slowest."), _bound),
+    Pattern("backup-", BACKUPS, Algorithm("backup-", exchange="ps-backup", about="Synchronous SGD with backup workers: a step does not wait for the last b gradients, and drops them."), _backups),
 )  # fmt: skip
 """Every pattern of names."""
 

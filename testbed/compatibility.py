@@ -334,8 +334,8 @@ def _check_carried(algorithm: Algorithm) -> None:
     if exchanges.get(algorithm.exchange).unit == "payload":
         return
     plain = Algorithm(algorithm.name, exchange=algorithm.exchange)
-    parts = ("selector", "memory", "values", "down", "down_memory", "down_density")
-    parts += ("buckets", "agree")
+    compressed = ("selector", "memory", "values", "down", "down_memory", "down_density")
+    parts = (*compressed, "buckets", "agree")
     for part in parts:
         if (given := getattr(algorithm, part)) != getattr(plain, part):
             raise InputError(

@@ -30,7 +30,7 @@ from testbed.compress.values.natural import Natural
 from testbed.compress.values.qsgd import Qsgd, QsgdElias
 from testbed.compress.values.sign import OneBit, Sign
 from testbed.compress.values.ternary import Ternary
-from testbed.compress.values.thresholds import Thresholds
+from testbed.compress.values.thresholds import FixedLevels
 from testbed.errors import WireError
 
 for _selector in (
@@ -41,7 +41,7 @@ for _selector in (
 
 for _coding in (
     Fp32, Fp16, Bf16, Int8, MaxMin, OneBit, Sign, Ternary, Qsgd, Natural, LowRank,
-    QsgdElias, Thresholds,
+    QsgdElias, FixedLevels,
 ):  # fmt: skip
     codings.add(_coding.name, _coding)
 

@@ -135,6 +135,10 @@ def _meant(scenario: Scenario, traces: Mapping[str, RateTrace]) -> str | None:
     return None if check(scenario, traces, trains=False) else _FOR_JOBS
 
 
+_LATER = ("classes", "down_density")
+"""Keys without a value that are no part of a fingerprint: scenarios of before have the same."""
+
+
 def fingerprint(
     scenario: Scenario,
     traces: dict[str, RateTrace],
@@ -142,8 +146,13 @@ def fingerprint(
     step_times: Mapping[str, tuple[float, ...]] | None = None,
 ) -> str:
     """SHA-256 in hexadecimal of everything that a run depends on."""
+    whole = scenario.model_dump(mode="json", by_alias=True)
+    for part in (whole["train"], *whole["algorithms"]):
+        for key in _LATER:
+            if isinstance(part, dict) and part.get(key, "") is None:
+                del part[key]
     content = {
-        "scenario": scenario.model_dump(mode="json", by_alias=True),
+        "scenario": whole,
         "traces": {
             file: [trace.times_s, trace.rates_bits, trace.duration_s]
             for file, trace in traces.items()

@@ -266,9 +266,10 @@ def profiled(
 def _others(train: Train, profile: ProfileFile) -> Iterator[str]:
     """Yield how the model and sizes of the profile differ from those trained.
 
-    With a pace the profile is scaled to it, and sizes do not matter.
+    With a pace the profile is scaled to it, and sizes do not matter. Batch normalisation has the
+    layers of group normalisation, and so its profiles.
     """
-    if train.model != profile.model:
+    if train.model.removesuffix("-bn") != profile.model.removesuffix("-bn"):
         yield f"it is of the model {profile.model!r}, and {train.model!r} is trained"
     if train.pace is not None:
         return

@@ -6,10 +6,13 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
+from virtual_setup import Stage
 
 from testbed.errors import InputError
+from testbed.scenario.model import Stop
 from testbed.training.models.architectures import BatchNorm, measure_statistics, normalises_by_batch
 from testbed.training.models.base import build, models, parameter_count
+from testbed.training.server import Server
 from testbed.training.tasks.base import tasks
 
 torch.set_num_threads(1)
@@ -157,3 +160,25 @@ def test_each_replica_has_the_statistics_of_its_own_samples() -> None:
         alone = torch.func.grad(loss)(named, x[worker], y[worker])
         for name, gradient in alone.items():
             torch.testing.assert_close(together[name][worker], gradient, rtol=1e-3, atol=1e-4)
+
+
+def test_a_run_with_batch_normalisation_learns_and_is_evaluated() -> None:
+    """Replicas stay equal though statistics are their own; the server's are of training samples."""
+    settings = {"model": "resnet18-bn", "width": 0.125, "batch": 16, "evaluate_every": 4}
+    stage = Stage(2, "none", stop=Stop(steps=8), **settings)
+    played = stage.play()
+    assert len({summary["parameters"] for summary in played.summaries.values()}) == 1
+    losses = [record["loss"] for record in played.of("server", "evaluation")]
+    assert len(losses) == 2
+    assert losses[1] < losses[0] < 10.0
+    server = stage.roles["server"]
+    assert isinstance(server, Server)
+    found = played.summaries["server"]["accuracy"]
+    replica = build("resnet18-bn", "digits", 0.125, seed=1)
+    flat = server._evaluator.replica.flat  # type: ignore[union-attr]
+    for part, parameter in zip(flat.layout, replica.parameters(), strict=True):
+        parameter.data = flat.parameters[part.offset : part.offset + part.size].view(part.shape)
+    task = tasks.get("digits")(None)
+    measure_statistics(replica, torch.split(task.train_set()[0], 500))
+    x, y = task.test_set()
+    assert float((replica(x).argmax(1) == y).float().mean()) == pytest.approx(found, abs=0.02)

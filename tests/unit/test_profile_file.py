@@ -15,11 +15,13 @@ from testbed.scenario.profile import (
     MAX_BYTES,
     LayerTimes,
     Profile,
+    _others,
     file_of,
     find,
     read_profile,
     shipped,
 )
+from testbed.training.models.base import outline
 
 GIVEN = Profile(
     (LayerTimes("", 0.001, 0.002), LayerTimes("1.a", 1 / 3, 0.0)), "measured", "by hand, ½"
@@ -138,3 +140,14 @@ def test_what_ships_is_what_is_estimated(name: str) -> None:
     assert (found.source, found.task, found.batch, found.width) == ("estimated", "cifar10", 32, 1.0)
     train = Train(model=found.model, task=found.task, batch=found.batch)
     assert estimated_file(train, "v100") == found
+
+
+@pytest.mark.parametrize("name", list(shipped()))
+def test_what_ships_is_also_of_batch_normalisation(name: str) -> None:
+    """Its layers are those of the model with ``-bn``, and `validate` takes it for that."""
+    found = read_profile(shipped()[name])
+    parameters = outline(f"{found.model}-bn", found.task, 1.0).named_parameters()
+    names = list(dict.fromkeys(name.rpartition(".")[0] for name, _ in parameters))
+    assert found.profile().of(names).total_s == found.total_s
+    assert not list(_others(Train(model=f"{found.model}-bn", task="cifar10"), found))
+    assert list(_others(Train(model="mlp", task="cifar10"), found))

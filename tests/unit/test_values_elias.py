@@ -96,7 +96,7 @@ def test_a_message_is_as_long_as_its_stream() -> None:
         (3, "08000000 07000000 04000000 00000040 00", "4 levels of 3"),
         (3, "08000000 07000000 00000000", "in a value section of 12 B"),
         (3, "08000000 07000000 01000000 00000040", "does not hold"),  # no stream
-        (3, "08000000 07000000 01000000 00000040 02", "does not hold"),  # bits behind it
+        (3, "08000000 07000000 01000000 00000040 0a", "does not hold"),  # bits behind it
         (3, "08000000 07000000 01000000 00000040 0000", "does not hold"),  # a byte behind it
         (3, "08000000 07000000 01000000 00000040 07", "does not hold"),  # a distance above 3
         (3, "08000000 07000000 01000000 00000000 00", "do not fit"),  # a level of norm 0

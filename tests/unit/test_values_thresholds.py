@@ -11,7 +11,7 @@ from value_cases import Floats, same, vectors
 from testbed.compatibility import resolve
 from testbed.compress.base import Bytes, Recipe, RecipeChoice
 from testbed.compress.layout import Layout
-from testbed.compress.values.thresholds import Thresholds
+from testbed.compress.values.thresholds import FixedLevels
 from testbed.errors import InputError, WireError
 
 LEVELS = [[0.5], [0.5, 1.0, 2.0], [0.1 * number for number in range(1, 128)], [1e-41, 1e38]]
@@ -29,11 +29,11 @@ def expected(values: Floats, levels: list[float]) -> Floats:
 @pytest.mark.parametrize("size", [0, 1, 7, 2048, 5000])
 def test_the_greatest_threshold_that_is_reached(size: int, levels: list[float]) -> None:
     for kind, values in vectors(size).items():
-        coding = Thresholds(Layout.whole("w", size), levels=levels)
+        coding = FixedLevels(Layout.whole("w", size), levels=levels)
         section = np.full(coding.section_bytes(size), 0xA5, np.uint8)
         kept = coding.write(values, section, Random(0))
         assert same(kept + np.float32(0.0), expected(values, levels)), kind
-        assert same(Thresholds.read(section, size), kept), kind
+        assert same(FixedLevels.read(section, size), kept), kind
         bits = int(np.ceil(np.log2(2 * len(levels) + 1)))
         assert section.size == 4 + 4 * len(levels) + -(-size * bits // 8)
 
@@ -53,12 +53,12 @@ def test_the_greatest_threshold_that_is_reached(size: int, levels: list[float]) 
 )
 def test_other_bytes_are_refused(section: str, said: str) -> None:
     with pytest.raises(WireError, match=said):
-        Thresholds.read(np.frombuffer(bytes.fromhex(section), np.uint8), 3)
+        FixedLevels.read(np.frombuffer(bytes.fromhex(section), np.uint8), 3)
 
 
 def test_bytes_that_are_right() -> None:
     section: Bytes = np.frombuffer(bytes.fromhex("020000000000003f0000803fcc04"), np.uint8)
-    assert Thresholds.read(section, 4).tolist() == [1.0, -0.5, 0.5, 0.0]
+    assert FixedLevels.read(section, 4).tolist() == [1.0, -0.5, 0.5, 0.0]
 
 
 @pytest.mark.parametrize(

@@ -225,7 +225,7 @@ def _read_omega(stream: Bytes, at: int, most: int) -> tuple[int, int]:
             return 0, at
         number = 0
         for bit in range(at, at + bits):
-            number = number << 1 | np.int64((stream[bit >> 3] >> np.uint8(bit & 7)) & 1)
+            number = 2 * number + (1 if (stream[bit >> 3] >> np.uint8(bit & 7)) & 1 else 0)
         at += bits
     return (number, at + 1) if at < end and number <= most else (0, at)
 

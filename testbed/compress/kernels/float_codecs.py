@@ -405,7 +405,7 @@ def write_levels(values: Floats, levels: Floats, bits: int, body: Bytes, kept: F
 
 @compiled
 def read_levels(body: Bytes, levels: Floats, bits: int, out: Floats) -> bool:
-    """What ``write_levels`` kept; False where a code is above the greatest."""
+    """Read what ``write_levels`` kept; False where a code is above the greatest."""
     codes, top, greatest = np.empty(BLOCK, np.uint8), levels.size, np.uint8(0)
     signed = np.zeros(256, np.float32)
     signed[:top] = -levels[::-1]

@@ -40,7 +40,7 @@ def _ascending(levels: list[float]) -> list[float]:
     return levels
 
 
-class ThresholdsOptions(Options):
+class FixedLevelsOptions(Options):
     """Options of ``thresholds``."""
 
     levels: Annotated[
@@ -50,7 +50,7 @@ class ThresholdsOptions(Options):
     ] = Field([0.001, 0.002, 0.004], description="Thresholds, in ascending order.")
 
 
-class Thresholds(Values[ThresholdsOptions]):
+class FixedLevels(Values[FixedLevelsOptions]):
     """x becomes ± the greatest threshold that |x| reaches, 0 below the least (Seide et al. 2014 and
     Strom 2015 with more thresholds than one).
 
@@ -58,7 +58,7 @@ class Thresholds(Values[ThresholdsOptions]):
     of so many bits (``kernels.bit_packing``).
     """
 
-    name, model, code = "thresholds", ThresholdsOptions, 12
+    name, model, code = "thresholds", FixedLevelsOptions, 12
 
     def __init__(self, layout: Layout, **options: Any) -> None:
         super().__init__(layout, **options)
@@ -111,7 +111,7 @@ class Thresholds(Values[ThresholdsOptions]):
 
 
 def _bits(size: int) -> int:
-    """Of a code for 0 and ± each of ``size`` thresholds."""
+    """Bits of a code for 0 and ± each of ``size`` thresholds."""
     return (2 * size).bit_length()
 
 

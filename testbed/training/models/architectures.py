@@ -46,7 +46,7 @@ class BatchNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(batch, channels, h, w), normalised."""
         if self._measured is not None:
-            self._measured.append(torch.var_mean(x, (0, 2, 3)))
+            self._measured.append(torch.var_mean(x.detach(), (0, 2, 3)))
         if self._fixed is not None:
             variance, mean = self._fixed
             return batch_norm(x, mean, variance, self.weight, self.bias)
