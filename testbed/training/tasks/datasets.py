@@ -1,5 +1,5 @@
-"""The data sets that ship: digits of scikit-learn, MNIST, CIFAR-10 and CIFAR-100 from their files,
-and made-up images.
+"""The data sets that ship: digits of scikit-learn, MNIST-1D, made by its package, MNIST, CIFAR-10
+and CIFAR-100 from their files, and made-up images.
 
 The Python version is a pickle, which can run anything when it is read, so it is not read here.
 
@@ -17,8 +17,8 @@ import struct
 from abc import ABC, abstractmethod
 from functools import cache, lru_cache
 from pathlib import Path
-from random import Random
-from typing import TYPE_CHECKING, ClassVar
+from random import Random, getstate, setstate
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,6 +90,56 @@ def _read() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         return digits.images, digits.target
     table = np.loadtxt(file, delimiter=",")
     return table[:, :-1].reshape(-1, 8, 8), table[:, -1].astype(np.int64)
+
+
+class Mnist1d(LabelledImages):
+    """MNIST-1D (Greydanus and Kobak 2024): 40 values of a digit's outline, moved, bent and noisy.
+
+    The published 4,000 samples to learn from. To test on: the published 1,000, then 9,000 more of
+    the same process, so that a difference in accuracy is more than chance sooner.
+    """
+
+    name = "mnist1d"
+    inputs = (1, 1, 40)
+    classes = 10
+
+    def _part(self, *, test: bool) -> Samples:
+        return _mnist1d(test=test)
+
+
+_PUBLISHED = 42
+"""Seed of the published samples."""
+_MORE = 9_000
+
+
+@cache
+def _mnist1d(*, test: bool) -> Samples:
+    """Made once however many nodes there are; nobody writes into it."""
+    import torch
+
+    parts = [_signals(_PUBLISHED)]
+    if test:
+        parts.append(_signals(_PUBLISHED + 1, num_samples=_MORE, train_split=0.0))
+    ending = "_test" if test else ""
+    x, y = (np.concatenate([part[name + ending] for part in parts]) for name in "xy")
+    signals = torch.from_numpy(x).to(torch.float32).view(-1, *Mnist1d.inputs)
+    return signals, torch.from_numpy(y).to(torch.int64)
+
+
+def _signals(seed: int, **change: float) -> dict[str, NDArray[Any]]:
+    """What the package makes. It draws from the global generators: they are as before when it
+    returns."""
+    from mnist1d.data import get_dataset_args, make_dataset
+
+    arguments = get_dataset_args()
+    vars(arguments).update(change, seed=seed)
+    generators = getstate(), np.random.get_state()
+    try:
+        made: dict[str, NDArray[Any]] = make_dataset(arguments)
+    finally:
+        setstate(generators[0])
+        np.random.set_state(generators[1])
+    return made
 
 
 _MEAN, _DEVIATION = 0.1307, 0.3081
@@ -271,4 +321,4 @@ def _smooth(count: int, inputs: Shape, generator: Generator) -> Tensor:
     return (fine - fine.mean(1, keepdim=True)) / fine.std(1, keepdim=True)
 
 
-SHIPPED = (Digits, Synthetic, SyntheticCifar, Mnist, Cifar10, Cifar100)
+SHIPPED = (Digits, Mnist1d, Synthetic, SyntheticCifar, Mnist, Cifar10, Cifar100)
