@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -47,17 +47,7 @@ class ComparedOutcome:
 
     def to_json(self) -> dict[str, Any]:
         """All but the targets."""
-        return {
-            "algorithm": self.algorithm,
-            "time_s": self.time_s.to_json(),
-            "speedup": self.speedup.to_json(),
-            "accuracy": self.accuracy.to_json(),
-            "inferiority": self.inferiority,
-            "bytes_up": self.bytes_up,
-            "bytes_down": self.bytes_down,
-            "mean_k": self.mean_k,
-            "verdicts": self.verdicts,
-        }
+        return {key: value for key, value in asdict(self).items() if key != "targets"}
 
 
 @dataclass(frozen=True, slots=True)

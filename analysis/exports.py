@@ -8,6 +8,7 @@ W&B writes its offline format, MLflow a SQLite file (its folders of files are no
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -17,13 +18,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from analysis.frames import needed, write_tables
-from analysis.load import Run
+from analysis.load import TABLES, Run, columns, frame, needed, tabulated
 from analysis.series import ends, timed
+from analysis.tables import to_csv
 from testbed.errors import InputError
 from testbed.fidelity.verdict import CERTIFICATE
 from testbed.records.events import PHASES
-from testbed.records.run_directory import MANIFEST, SUMMARY
+from testbed.records.run_directory import MANIFEST, SUMMARY, write_data_atomically
 
 PROJECT = "narrows"
 ATTACHED = (CERTIFICATE, MANIFEST, SUMMARY, "scenario.yaml")
@@ -233,6 +234,22 @@ def _new(folder: Path) -> Path:
 def _twice(run: str, out: Path) -> InputError:
     hint = "Give another folder, or remove it"
     return InputError(f"{str(out)!r} has an export of {run!r} already", where="--out", hint=hint)
+
+
+def write_tables(runs: Sequence[Run], out: Path, ending: str) -> list[Path]:
+    """Write every table of all ``runs`` as ``out/<table>.<ending>``, ``csv`` or ``parquet``; those
+    without rows are left out. Files of an earlier export are replaced."""
+    files = []
+    for name in TABLES:
+        if rows := [row for run in runs for row in tabulated(run, name)]:
+            data = io.BytesIO()
+            if ending == "csv":
+                names = columns(rows)
+                data.write(to_csv([{key: row.get(key) for key in names} for row in rows]).encode())
+            else:
+                frame(rows).write_parquet(data)
+            files.append(write_data_atomically(out / f"{name}.{ending}", data.getvalue()))
+    return files
 
 
 FORMATS: Mapping[str, Callable[[Sequence[Run], Path], list[Path]]] = {

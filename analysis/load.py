@@ -1,21 +1,29 @@
-"""Runs as they are drawn: plain arrays in model time, read from run directories."""
+"""Runs as they are drawn: plain arrays in model time, read from run directories; and as tables for
+other programs: rows with a column for each number, and polars data frames.
+
+polars both holds the frames and writes Parquet, in one package; pandas would need pyarrow beside
+it. ``to_pandas`` of its frames leads on to pandas.
+"""
 
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis import frames
-from testbed.errors import InputError, printable
+from testbed.errors import InputError, MachineError, printable
 from testbed.exchange.base import exchanges
 from testbed.fidelity.summary import KnownSteps, is_job, known_steps, summarise, summarise_job
+from testbed.process import module_command
 from testbed.records.events import phase_s
 from testbed.records.link_log import LinkTraffic
 from testbed.records.run_directory import (
@@ -45,6 +53,11 @@ _UNTIMED = {
     "loss",
     "accuracy",
 }
+
+
+Row = dict[str, Any]
+_RECORD = ("v", "kind")
+_PLAIN = (str, int, float, bool, type(None))
 
 
 class EmptyRun(InputError):
@@ -143,11 +156,11 @@ class Run:
 
     def to_frame(self, table: str = "steps") -> polars.DataFrame:
         """Return a table of the run as a polars frame, in model time: ``steps``, ``evaluations``,
-        ``links``, ``changes`` or ``summary`` (see ``analysis.frames``).
+        ``links``, ``changes`` or ``summary`` (see ``TABLES``).
 
         Raises InputError for another table, MachineError where polars is not installed.
         """
-        return frames.frame(frames.table(self, table))
+        return frame(tabulated(self, table))
 
     def disturbed(self, end: str | None = None) -> list[tuple[float, float]]:
         """From when to when (s) this machine could not be relied upon to emulate: link direction
@@ -284,3 +297,113 @@ def by_algorithm(runs: Iterable[Run]) -> dict[str, list[Run]]:
 def lowest_seeds(runs: Iterable[Run]) -> list[Run]:
     """Return each algorithm's run with the lowest seed, in the order of the algorithms."""
     return [min(same, key=lambda run: run.seed) for same in by_algorithm(runs).values()]
+
+
+def tabulated(run: Run, name: str) -> list[Row]:
+    """Rows of the table ``name`` of ``run``; a key of ``TABLES``. Raises InputError."""
+    if name not in TABLES:
+        raise InputError(f"there is no table {name!r}", hint=f"Tables are {', '.join(TABLES)}")
+    identity = {"run": run.path.name, "algorithm": run.algorithm, "seed": run.seed}
+    return [{**identity, **row} for row in TABLES[name](run)]
+
+
+def _steps(run: Run) -> Iterator[Row]:
+    """Yield a row for each worker and step; of a job, for each step."""
+    if run.is_job:
+        for step in run.known.steps:
+            times = {"start_s": step.start_s, "end_s": step.end_s, "length_s": step.length_s}
+            phases = {f"phase_{name}_s": spent_s for name, spent_s in step.phases_s.items()}
+            yield {"step": step.number, **_in_model_time({**times, **phases}, run.dilation),
+                   **{f"value_{name}": value for name, value in step.values.items()}}  # fmt: skip
+    for record in run.events.get("step", []):
+        yield _in_model_time(_plain(record), run.dilation)
+
+
+def _evaluations(run: Run) -> Iterator[Row]:
+    for record in run.events.get("evaluation", []):
+        yield _in_model_time(_plain(record), run.dilation)
+
+
+def _links(run: Run) -> Iterator[Row]:
+    """Yield a row for each sample of a link direction; rates in bit/s of model time."""
+    for record in run.links:
+        length_s = float(record["to_s"]) - float(record["from_s"]) if _is(record, "sample") else 0.0
+        if length_s > 0:
+            row = _in_model_time(_plain(record), run.dilation)
+            for bits, rate in (
+                ("asked_bits", "requested_rate"),
+                ("delivered_bits", "delivered_rate"),
+            ):
+                row[rate] = float(record[bits]) / length_s * run.dilation
+            yield row
+
+
+def _changes(run: Run) -> Iterator[Row]:
+    """Yield a row for each change of a link direction; the rate in bit/s of model time."""
+    for record in run.links:
+        if _is(record, "change"):
+            row = _in_model_time(_plain(record), run.dilation)
+            row["rate"] = float(row.pop("rate_bits")) * run.dilation
+            yield row
+
+
+def _summary(run: Run) -> Iterator[Row]:
+    """Yield the numbers and words of the summary; reasons in one line."""
+    reasons = " | ".join(map(str, run.summary["reasons"]))
+    scenario = {name: str(run.manifest[name]) for name in ("scenario", "scenario_hash", "fabric")}
+    yield {**scenario, "dilation": run.dilation, **_plain(run.summary), "reasons": reasons}
+
+
+TABLES: Mapping[str, Callable[[Run], Iterator[Row]]] = {
+    "steps": _steps,
+    "evaluations": _evaluations,
+    "links": _links,
+    "changes": _changes,
+    "summary": _summary,
+}
+"""Every table by its name."""
+
+
+def _is(record: Mapping[str, Any], kind: str) -> bool:
+    return bool(record["kind"] == kind)
+
+
+def _plain(record: Mapping[str, Any]) -> Row:
+    """Return the fields that are single values; those within others are not columns."""
+    return {
+        key: value
+        for key, value in record.items()
+        if key not in _RECORD and isinstance(value, _PLAIN)
+    }
+
+
+def _in_model_time(row: Row, dilation: float) -> Row:
+    return {
+        key: value / dilation if key.endswith("_s") and isinstance(value, int | float) else value
+        for key, value in row.items()
+    }
+
+
+def columns(rows: Sequence[Row]) -> list[str]:
+    """Names of all columns, in the order in which rows first have them."""
+    return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def frame(rows: Sequence[Row]) -> polars.DataFrame:
+    """Return rows as a polars frame; a value that a row lacks is null. Raises MachineError."""
+    frames = needed("polars", "data frames and Parquet")
+    names = columns(rows)
+    values = {name: [row.get(name) for row in rows] for name in names}
+    whole: polars.DataFrame = frames.DataFrame(values, strict=False, infer_schema_length=None)
+    return whole
+
+
+def needed(package: str, purpose: str, module: str | None = None) -> Any:
+    """Import and return ``module`` of an optional package (without it, the package). Raises
+    MachineError with the command that installs it."""
+    if find_spec(package) is None:
+        raise MachineError(
+            f"{purpose} need the package {package!r}, which is not installed",
+            fix=f"Run `{shlex.join(module_command('pip', 'install', package))}`",
+        )
+    return import_module(module or package)

@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from char_ddp import CharTransformer
-
-from analysis.hook_speed import report, trained, trained_in
+from hook_report import report, trained, trained_in
 
 HERE = Path(__file__).parent
 OURS = "laplace-0.01"

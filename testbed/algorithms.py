@@ -42,6 +42,8 @@ class Algorithm:
     down_options: dict[str, Any] = field(default_factory=dict)
     down_memory: str = "none"
     """The memory in which the server keeps what its replies lack of the mean, by name."""
+    down_density: float = 1.0
+    """Below 1: the server sends that share of the mean's elements, the greatest (global top-k)."""
     exchange: str = "ps"
     """How it travels."""
     exchange_options: dict[str, Any] = field(default_factory=dict)
@@ -97,6 +99,11 @@ def _row(scheme: str, about: str) -> Algorithm:
 CODED: dict[str, Algorithm] = {
     "cssgd": _row(
         "literal", "CSSGD as published: a block for every r workers, sums of parts by multicast."
+    ),
+    "cssgd-columns": replace(
+        _row("literal", "CSSGD whose parts are columns of every layer's matrix, as printed."),
+        name="cssgd-columns",
+        exchange_options={"scheme": "literal", "r": "auto", "split": "columns"},
     ),
     "replicated": _row(
         "replicated",
@@ -210,6 +217,10 @@ ROWS: tuple[Algorithm, ...] = (
         about="Accordion: 0.99 of each layer whose gradient's norm is changing, 0.1 of the others.",
     ),
     _layered("algc", "ALGC (rules of ours): layers worth compressing, least total error in the bytes that hide, with overlap."),
+    replace(
+        _layered("algc", "ALGC whose server is sent the residuals, too, in every 50th step."),
+        name="algc-residuals", options={"residuals_every": 50},
+    ),
     _whole("algc", "ALGC's budget for one vector with one density, without overlap.", layerwise=False, threshold=False),
     _layered("lags", "LAGS for a parameter server: every bucket as dense as hides behind the backward pass."),
     _whole("lags", "LAGS for one vector, without overlap."),
@@ -240,6 +251,7 @@ ROWS: tuple[Algorithm, ...] = (
     Algorithm("terngrad", values="ternary", about="TernGrad: clipped at 2.5 σ, −1, 0 or +1 by chance."),
     _written("qsgd-4bit", "QSGD with 7 levels and a sign: 4 bits, unbiased."),
     _written("qsgd-8bit", "QSGD with 127 levels and a sign: 8 bits, unbiased."),
+    _written("qsgd-elias", "QSGD with 7 levels in Elias codes, as published: as many bits as they need, unbiased."),
     _written("natural", "Natural compression: a random neighbouring power of two, unbiased."),
     _written("int8", "8-bit integers with a scale for each bucket."),
     _written("maxmin-4bit", "CGX: 16 levels from least to greatest of each bucket, unbiased."),
@@ -340,6 +352,10 @@ def _strom(tau: float) -> dict[str, Any]:
     return {**_threshold(tau), "values_options": {"scale": tau}}
 
 
+def _thresholds(tau: float) -> dict[str, Any]:
+    return {**_threshold(tau), "values_options": {"levels": [tau, 2 * tau, 4 * tau]}}
+
+
 def _rank(rank: float) -> dict[str, Any]:
     return {"values_options": {"rank": int(rank)}}
 
@@ -364,6 +380,16 @@ def _backups(backups: float) -> dict[str, Any]:
 
 PATTERNS: tuple[Pattern, ...] = (
     _share("topk", "Exact top-k by torch.topk, with error feedback."),
+    Pattern(
+        "gtopk-", DENSITY,
+        Algorithm("gtopk-", "topk", "feedback", down_memory="feedback", about="Local and global top-k: the server answers with the greatest of the sum of the workers' top-k; error feedback on both sides."),
+        lambda density: {**_density(density), "down_density": density},
+    ),
+    Pattern(
+        "global-topk-", DENSITY,
+        Algorithm("global-topk-", down_memory="feedback", about="Global top-k: whole gradients up, the greatest of their mean down; the server has the error feedback."),
+        lambda density: {"down_density": density},
+    ),
     _share("radix", "Exact top-k by the digits of the magnitudes, with error feedback."),
     _share("laplace", "Laplacian threshold with warm-started correction, with error feedback."),
     Pattern(
@@ -388,6 +414,11 @@ PATTERNS: tuple[Pattern, ...] = (
     _share("mstopk", "MSTop-k: approximate threshold in many small steps; error feedback."),
     _share("dryden", "Dryden's adaptive quantisation: 1 bit for each element sent; error feedback.", values="onebit"),
     Pattern(
+        "adaptive-", DENSITY,
+        Algorithm("adaptive-", "topk", "feedback", values="onebit", about="Adaptive quantisation: magnitudes are sorted and the greatest quantised to two means, 1 bit each; error feedback."),
+        _density,
+    ),
+    Pattern(
         "allgather-topk-", DENSITY,
         Algorithm("allgather-topk-", "topk", "feedback", exchange="allgather", about="Exact top-k, everybody's gathered by PyTorch's gloo; error feedback."),
         _density,
@@ -401,6 +432,11 @@ PATTERNS: tuple[Pattern, ...] = (
         "strom-", MAGNITUDE,
         Algorithm("strom-", "threshold", "feedback", values="sign", about="Strom's threshold quantisation: ±τ where the magnitude reaches it; error feedback."),
         _strom,
+    ),
+    Pattern(
+        "thresholds-", MAGNITUDE,
+        Algorithm("thresholds-", "threshold", "feedback", values="thresholds", about="Threshold quantisation with thresholds τ, 2τ and 4τ: ± the greatest that a magnitude reaches; error feedback."),
+        _thresholds,
     ),
     Pattern(
         "powersgd-r", RANK,

@@ -217,11 +217,13 @@ def _check_exchange(algorithm: Algorithm) -> None:
         )
     if kind.down is None:
         return
-    if algorithm.down not in kind.down or algorithm.down_memory != "none":
+    whole = algorithm.down_memory == "none" and algorithm.down_density == 1
+    if algorithm.down not in kind.down or not whole:
         raise InputError(
             f"exchange {algorithm.exchange!r} sends parameters down, and cannot write them as "
-            f"{algorithm.down!r} with memory {algorithm.down_memory!r}",
-            hint=f"Write `down: ` one of {_listed(kind.down)}, and no `down_memory`",
+            f"{algorithm.down!r} with memory {algorithm.down_memory!r} and density "
+            f"{algorithm.down_density:g}",
+            hint=f"Write `down: ` one of {_listed(kind.down)}, no `down_memory`, no `down_density`",
         )
 
 
@@ -262,17 +264,17 @@ def _check_density(algorithm: Algorithm, controller: Controller[Any]) -> None:
 
 def _check_values(algorithm: Algorithm) -> None:
     """Check that a coding of whole gradients is given whole ones."""
-    if algorithm.selector == "dense":
-        return
-    for noun, name, options in (
-        ("value coding", algorithm.values, algorithm.values_options),
-        ("value coding of the way down", algorithm.down, algorithm.down_options),
+    up, down = algorithm.selector != "dense", algorithm.down_density < 1
+    for noun, name, options, partial in (
+        ("value coding", algorithm.values, algorithm.values_options, up),
+        ("value coding of the way down", algorithm.down, algorithm.down_options, up or down),
     ):
-        if needs_all(codings.get(name), **options):
+        if partial and needs_all(codings.get(name), **options):
             able = [other for other in codings if not needs_all(codings.get(other))]
+            sender = f"selector {algorithm.selector!r}" if up else "`down_density`"
             raise InputError(
-                f"{noun} {name!r} writes whole gradients, and selector {algorithm.selector!r} "
-                "sends some of their elements",
+                f"{noun} {name!r} writes whole gradients, and {sender} sends some of their "
+                "elements",
                 hint=f"Take selector 'dense', or one of the value codings {_listed(able)}",
             )
 
@@ -332,7 +334,8 @@ def _check_carried(algorithm: Algorithm) -> None:
     if exchanges.get(algorithm.exchange).unit == "payload":
         return
     plain = Algorithm(algorithm.name, exchange=algorithm.exchange)
-    parts = ("selector", "memory", "values", "down", "down_memory", "buckets", "agree")
+    parts = ("selector", "memory", "values", "down", "down_memory", "down_density")
+    parts += ("buckets", "agree")
     for part in parts:
         if (given := getattr(algorithm, part)) != getattr(plain, part):
             raise InputError(
@@ -350,6 +353,7 @@ def _listed(names: Iterable[str]) -> str:
 _PARTS = ("selector", "values", "memory", "down", "exchange")
 _SETTINGS = (
     "down_memory",
+    "down_density",
     "buckets",
     "dense_below",
     "bucket_bytes",

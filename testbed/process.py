@@ -14,6 +14,8 @@ from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
 
+from testbed.errors import InputError, brief
+
 PRIORITY = 20
 """Above everything that is not real-time, below the kernel's own threads at 50 and more."""
 
@@ -48,6 +50,9 @@ _FOR_NODES = re.compile(
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|(^|_)(API)?KEY(_|$)|APIKEY")
 """In a name: it is no setting of a library, whatever the name begins with."""
 
+_LONGEST_S = 1e6
+"""Most seconds that a variable may give: any wait of the standard library can be that long."""
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -69,6 +74,19 @@ def environment(**extra: str) -> dict[str, str]:
     # an empty entry, or one that is relative, would be the working directory
     path = os.pathsep.join([str(PACKAGE.parent), *filter(os.path.isabs, known)])
     return {**os.environ, "PYTHONPATH": path, **extra}
+
+
+def seconds_given(name: str, default_s: float) -> float:
+    """The seconds that a variable of this process gives. Raises InputError where they are none."""
+    text = os.environ.get(name) or str(default_s)
+    with suppress(ValueError):
+        if 0 < (seconds := float(text)) <= _LONGEST_S:
+            return seconds
+    raise InputError(
+        f"{brief(text)} is no number of seconds",
+        where=name,
+        hint=f"Write for example {default_s:g}",
+    )
 
 
 def node_environment(**extra: str) -> dict[str, str]:

@@ -81,6 +81,22 @@ def text_of(path: Path, most_bytes: int, hint: str | None = None) -> str:
     return text
 
 
+class OpenedPath:
+    """A path, and what it leads to, kept open: nothing else gets its identity meanwhile."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises OSError where there is nothing."""
+        self.path = path.absolute()
+        self._descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        weakref.finalize(self, os.close, self._descriptor)
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Its device and inode number."""
+        state = os.fstat(self._descriptor)
+        return state.st_dev, state.st_ino
+
+
 class PinnedFolder:
     """A folder that is kept open: whoever owns one above may put another in its place later.
 

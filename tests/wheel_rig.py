@@ -10,6 +10,7 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 from packaging.requirements import Requirement
+from verdict_rig import accepted_run
 
 ROOT = Path(__file__).parents[1]
 
@@ -78,7 +79,9 @@ class Installed:
             if not (self.site / part).exists():
                 (self.site / part).symlink_to(found.locate_file(part))
 
-    def run(self, *words: str, code: int = 0, **variables: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *words: str, code: int | None = 0, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
         """What `testbed` answered, in an environment with few variables and a working directory of its own."""
         return self.call([str(self.programs / "testbed"), *words], code=code, **variables)
 
@@ -86,7 +89,7 @@ class Installed:
         return self.call([str(self.programs / "python"), "-P", "-c", text]).stdout.strip()
 
     def call(
-        self, command: list[str], *, code: int = 0, **variables: str
+        self, command: list[str], *, code: int | None = 0, **variables: str
     ) -> subprocess.CompletedProcess[str]:
         plain = {
             "PATH": f"{self.programs}:{os.defpath}",
@@ -105,14 +108,15 @@ class Installed:
 
 
 def short_run(installed: Installed, fabric: str) -> Path:
-    """The records of two steps of training on a fabric."""
+    """The records of ten steps of training on a fabric, whose verdict is such as a run may have."""
     installed.run("init", "first")
     scenario = installed.folder / "first" / "scenario.yaml"
     text = scenario.read_text()
-    scenario.write_text(text.replace("steps: 100", "steps: 2").replace("model: cnn", "model: mlp"))
+    scenario.write_text(text.replace("steps: 100", "steps: 10").replace("model: cnn", "model: mlp"))
     options = ["--fabric", fabric, "--algo", "none", "--no-figures"]
-    installed.run("run", str(scenario), *options)
+    done = installed.run("run", str(scenario), *options, code=None)
     (records,) = installed.folder.glob("runs/*")
+    accepted_run(records, done.returncode)
     return records
 
 

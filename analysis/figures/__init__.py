@@ -1,5 +1,5 @@
-"""One module per figure, each with ``NAME``, ``data(runs)`` (the rows plotted) and
-``draw(runs)``."""
+"""One module per figure, and one for those of jobs, each with ``NAME``, ``data(runs)`` (the rows
+plotted) and ``draw(runs)``."""
 
 from __future__ import annotations
 
@@ -12,10 +12,6 @@ from analysis.figures import (
     accuracy_over_time,
     density,
     fidelity,
-    job_bytes,
-    job_phases,
-    job_steps,
-    job_values,
     label_shares,
     layers,
     pareto,
@@ -24,6 +20,7 @@ from analysis.figures import (
     speedup_bars,
     timeline,
 )
+from analysis.figures.job import job_bytes, job_phases, job_steps, job_values
 from analysis.load import Run
 from analysis.style import Rows
 
@@ -31,13 +28,16 @@ from analysis.style import Rows
 class FigureModule(Protocol):
     """Interface of a figure's module."""
 
-    NAME: str
+    @property
+    def NAME(self) -> str:  # noqa: N802 - a constant of modules
+        """How its files are called."""
+        ...
 
-    def data(self, runs: Sequence[Run]) -> Rows:
+    def data(self, runs: Sequence[Run], /) -> Rows:
         """Exactly what is plotted, as rows of a table."""
         ...
 
-    def draw(self, runs: Sequence[Run]) -> Figure:
+    def draw(self, runs: Sequence[Run], /) -> Figure:
         """The figure of ``data(runs)``."""
         ...
 

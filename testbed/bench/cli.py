@@ -1,31 +1,41 @@
-"""``testbed bench``: one function per verb; what is measured is in the modules beside this one."""
+"""``testbed bench``: one function per verb; what is measured is in the modules beside this one.
+
+Data go to standard output, progress to standard error.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import json
+import sys
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from testbed.bench.compress import cli
-from testbed.bench.compress.cli import present, say_unless
 from testbed.cli import options
 from testbed.errors import InputError
 
-Workers = Annotated[
-    list[int] | None, typer.Option("--workers", help="So many; may be repeated.", min=1, max=64)
-]
-Rates = Annotated[
-    list[int] | None,
-    typer.Option("--rate", help="Mbit/s; may be repeated.", min=1, max=10_000, metavar="RATE"),
-]
+if TYPE_CHECKING:
+    from testbed.bench.results import Suite
+
+
+def _several(flag: str, text: str, **limits: Any) -> Any:
+    """An option that may be repeated."""
+    return typer.Option(flag, help=f"{text}; may be repeated.", **limits)
+
+
+def _steps(fewest: int, text: str = "Of every run.", most: int = 10_000) -> Any:
+    return typer.Option("--steps", help=text, min=fewest, max=most)
+
+
+Workers = Annotated[list[int] | None, _several("--workers", "So many", min=1, max=64)]
+Rates = Annotated[list[int] | None, _several("--rate", "Mbit/s", min=1, max=10_000, metavar="RATE")]
 Conditions = Annotated[
     list[str] | None, typer.Option("--condition", help="May be repeated.", metavar="NAME")
 ]
-Steps = Annotated[int, typer.Option("--steps", help="Of every run.", min=3, max=10_000)]
 Repeat = Annotated[
     int, typer.Option("--repeat", help="How often everything is measured.", min=1, max=100)
 ]
@@ -44,7 +54,7 @@ def agreement(
     rate: Rates = None,
     condition: Conditions = None,
     algo: options.Algorithms = None,
-    steps: Steps = 20,
+    steps: Annotated[int, _steps(3)] = 20,
     again: Again = None,
     calibrate: Calibrate = False,
     out: options.Out = Path(),
@@ -58,10 +68,7 @@ def agreement(
 
     _check_known("condition", condition, CONDITION_NAMES)
     if again is None:
-        from testbed.host.user_namespace import become_able
-
-        become_able("netns")
-
+        _become_able("netns")
     say = say_unless(quiet)
     directory, suite = run(
         list(cells(condition or (), workers or (), rate or ())),
@@ -78,6 +85,12 @@ def agreement(
     say(f"results: {directory}")
     if suite.met is False:
         raise typer.Exit(1)
+
+
+def _become_able(fabric: str) -> None:
+    from testbed.host.user_namespace import become_able
+
+    become_able(fabric)
 
 
 def _check_known(option: str, names: list[str] | None, known: Collection[str]) -> None:
@@ -97,19 +110,10 @@ Share = Annotated[
 Accuracy = Annotated[
     float, typer.Option("--accuracy", help="Test accuracy to be reached.", min=0.01, max=1.0)
 ]
-CodedStepCount = Annotated[
-    int, typer.Option("--steps", help="Of every timed run.", min=2, max=10_000)
-]
 Most = Annotated[int, typer.Option("--most", help="Steps to reach the accuracy in.", min=5)]
-Schemes = Annotated[
-    list[str] | None,
-    typer.Option("--algo", help="Only these schemes; may be repeated.", metavar="NAME"),
-]
-
-
-CodedLinkRates = Annotated[
-    list[float] | None,
-    typer.Option("--rate", help="Only these learning rates; may be repeated.", min=1e-9),
+Schemes = Annotated[list[str] | None, _several("--algo", "Only these schemes", metavar="NAME")]
+LearningRates = Annotated[
+    list[float] | None, _several("--rate", "Only these learning rates", min=1e-9)
 ]
 
 
@@ -117,10 +121,10 @@ def coded(
     scenario: Annotated[Path, typer.Argument(help="A scenario with peers and one server.")],
     accuracy: Accuracy = 0.82,
     share: Share = 0.05,
-    steps: CodedStepCount = 30,
+    steps: Annotated[int, _steps(2, "Of every timed run.")] = 30,
     most: Most = 400,
     algo: Schemes = None,
-    rate: CodedLinkRates = None,
+    rate: LearningRates = None,
     fabric: options.FabricName = "netns",
     parallel: options.Parallel = 1,
     out: options.Out = Path(),
@@ -129,31 +133,23 @@ def coded(
 ) -> None:
     """Time to an accuracy of coded, replicated and plain synchronous SGD among peers, and of
     ASGD."""
-    from testbed.bench.coded import BASE, SCHEMES
-    from testbed.bench.coded import CodedBench as Bench
-    from testbed.bench.coded import CodedPlan as Plan
-    from testbed.host.user_namespace import become_able
+    from testbed.bench.coded import BASE, SCHEMES, CodedBench, CodedPlan
 
     chosen = tuple(dict.fromkeys((BASE, *(algo or SCHEMES))))
-    requested = Plan(accuracy, share, schemes=chosen, steps=steps, most=most)
+    requested = CodedPlan(accuracy, share, schemes=chosen, steps=steps, most=most)
     if rate:
         requested = replace(requested, rates=tuple(rate))
-    become_able(fabric)
+    _become_able(fabric)
     say = say_unless(quiet)
-    bench = Bench(scenario, requested, out, say, parallel)
+    bench = CodedBench(scenario, requested, out, say, parallel)
     present(bench.known, {"coded": bench.run(fabric)}, as_json)
     say(f"results: {bench.directory}")
 
 
-Waveforms = Annotated[
-    list[str] | None,
-    typer.Option("--waveform", help="Only this one; may be repeated.", metavar="NAME"),
+Waveforms = Annotated[list[str] | None, _several("--waveform", "Only this one", metavar="NAME")]
+Controllers = Annotated[
+    list[str] | None, _several("--algo", "Only this controller", metavar="NAME")
 ]
-Algorithms = Annotated[
-    list[str] | None,
-    typer.Option("--algo", help="Only this controller; may be repeated.", metavar="NAME"),
-]
-ControlStepCount = Annotated[int, typer.Option("--steps", help="Of every run.", min=20, max=10_000)]
 Target = Annotated[
     float | None,
     typer.Option("--target", help="Accuracy that times are taken at.", min=0.01, max=1.0),
@@ -164,9 +160,9 @@ ControlAfresh = Annotated[
 
 
 def control(
-    algo: Algorithms = None,
+    algo: Controllers = None,
     waveform: Waveforms = None,
-    steps: ControlStepCount = 240,
+    steps: Annotated[int, _steps(20)] = 240,
     seed: Annotated[int, typer.Option("--seed", help="Of every run.", min=0)] = 1,
     target: Target = None,
     again: ControlAfresh = None,
@@ -177,14 +173,13 @@ def control(
 ) -> None:
     """How controllers answer when the server's link changes, against the best density in
     hindsight."""
-    from testbed.bench.controllers import ALGORITHMS, FIXED, known, run
-    from testbed.bench.controllers import ResponsePlan as Plan
+    from testbed.bench.controllers import ALGORITHMS, FIXED, ResponsePlan, known, run
     from testbed.bench.figures import draw_control
     from testbed.bench.waveforms import WAVEFORMS
 
     _check_known("waveform", waveform, WAVEFORMS)
     chosen = [name for name in algo or known(ALGORITHMS) if name not in FIXED]
-    requested = Plan(chosen, waveform or list(WAVEFORMS), FIXED, steps, seed, parallel)
+    requested = ResponsePlan(chosen, waveform or list(WAVEFORMS), FIXED, steps, seed, parallel)
     say = say_unless(quiet)
     directory, result = run(requested, out, say, level=target, again=again)
     draw_control(directory, result.to_json())
@@ -192,20 +187,11 @@ def control(
     say(f"results and figures: {directory}")
 
 
-Exchanges = Annotated[
-    list[str] | None,
-    typer.Option("--exchange", help="Only this one; may be repeated.", metavar="NAME"),
-]
-Nodes = Annotated[
-    list[int] | None,
-    typer.Option("--nodes", help="So many with gradients; may be repeated.", min=1, max=200),
-]
-Bytes = Annotated[
-    list[int] | None, typer.Option("--bytes", help="Of a gradient; may be repeated.", min=4)
-]
+Exchanges = Annotated[list[str] | None, _several("--exchange", "Only this one", metavar="NAME")]
+Nodes = Annotated[list[int] | None, _several("--nodes", "So many with gradients", min=1, max=200)]
+Bytes = Annotated[list[int] | None, _several("--bytes", "Of a gradient", min=4)]
 Links = Annotated[
-    list[str] | None,
-    typer.Option("--link", help="Rate of all links, or unshaped; may be repeated.", metavar="RATE"),
+    list[str] | None, _several("--link", "Rate of all links, or unshaped", metavar="RATE")
 ]
 Longest = Annotated[
     float,
@@ -235,17 +221,15 @@ def exchange(
         check_bytes,
         entry,
     )
-    from testbed.bench.exchange.run import ExchangePlan as Plan
-    from testbed.bench.exchange.run import run
+    from testbed.bench.exchange.run import ExchangePlan, run
     from testbed.bench.figures import draw
-    from testbed.host.user_namespace import become_able
 
     names = [entry(name).name for name in exchange or EXCHANGES]
     links = [BenchLink.parse(text) for text in link or LINKS]
     sizes = check_bytes(size or list(BYTES))
-    become_able("netns")
+    _become_able("netns")
     say = say_unless(quiet)
-    plan = Plan(names, links, nodes or NODES, sizes, longest, repeat, quick)
+    plan = ExchangePlan(names, links, nodes or NODES, sizes, longest, repeat, quick)
     directory, result = run(plan, out, say)
     measured = [row for row in result.rows if row["rounds_per_s"] is not None]
     if measured:
@@ -256,28 +240,20 @@ def exchange(
         raise typer.Exit(1)
 
 
-Loads = Annotated[
-    list[float] | None,
-    typer.Option(
-        "--load",
-        help="Time of all buckets on a link over that of the backward pass; may be repeated.",
-        min=0.01,
-        max=100.0,
-    ),
-]
-OverlapWorkerCount = Annotated[int, typer.Option("--workers", help="So many.", min=1, max=64)]
+_LOAD = "Time of all buckets on a link over that of the backward pass"
+Loads = Annotated[list[float] | None, _several("--load", _LOAD, min=0.01, max=100.0)]
+WorkerCount = Annotated[int, typer.Option("--workers", help="So many.", min=1, max=64)]
 Pace = Annotated[
     float, typer.Option("--pace", help="Of a step's computation, ms.", min=1.0, max=60_000.0)
 ]
-OverlapStepCount = Annotated[int, typer.Option("--steps", help="Of every run.", min=2, max=10_000)]
 Skip = Annotated[int, typer.Option("--skip", help="Steps that are not counted.", min=0)]
 
 
 def overlap(
     load: Loads = None,
-    workers: OverlapWorkerCount = 3,
+    workers: WorkerCount = 3,
     pace: Pace = 240.0,
-    steps: OverlapStepCount = 24,
+    steps: Annotated[int, _steps(2)] = 24,
     skip: Skip = 4,
     repeat: Repeat = 5,
     quick: Quick = False,
@@ -288,39 +264,30 @@ def overlap(
 ) -> None:
     """Steps with and without overlap at three bandwidths, against the bound of computation and
     links."""
-    from testbed.bench.overlap import LOADS
-    from testbed.bench.overlap import OverlapBench as Bench
-    from testbed.bench.overlap import OverlapPlan as Plan
-    from testbed.host.user_namespace import become_able
+    from testbed.bench.overlap import LOADS, OverlapBench, OverlapPlan
 
     if quick:
         steps, skip, repeat = 8, 3, 1
     if skip >= steps - 1:
         raise InputError(f"of {steps} steps {skip} and the last are not counted", where="--skip")
-    become_able(fabric)
-    plan = Plan(fabric, load or LOADS, workers, pace / 1e3, steps, skip, repeat)
+    _become_able(fabric)
+    plan = OverlapPlan(fabric, load or LOADS, workers, pace / 1e3, steps, skip, repeat)
     say = say_unless(quiet)
-    bench = Bench(plan, out, say)
+    bench = OverlapBench(plan, out, say)
     suite = bench.run()
     present(bench.known, {"overlap": suite}, as_json)
     say(f"results: {bench.directory}")
 
 
-ScaleWorkerCounts = Annotated[
-    list[int] | None,
-    typer.Option("--workers", help="So many; may be repeated.", min=1, max=10_000),
-]
-Servers = Annotated[
-    list[int] | None, typer.Option("--servers", help="So many; may be repeated.", min=1, max=1_000)
-]
-ScaleStepCount = Annotated[int, typer.Option("--steps", help="Of every run.", min=2, max=10_000)]
+ManyWorkers = Annotated[list[int] | None, _several("--workers", "So many", min=1, max=10_000)]
+Servers = Annotated[list[int] | None, _several("--servers", "So many", min=1, max=1_000)]
 
 
 def scale(
-    workers: ScaleWorkerCounts = None,
+    workers: ManyWorkers = None,
     servers: Servers = None,
     algo: Annotated[str, typer.Option("--algo", help="Of a fixed density.")] = "none",
-    steps: ScaleStepCount = 5,
+    steps: Annotated[int, _steps(2)] = 5,
     out: options.Out = Path(),
     as_json: options.Json = False,
     quiet: options.Quiet = False,
@@ -371,9 +338,7 @@ def replicate(
     from testbed.topology import VIRTUAL
 
     if fabric != VIRTUAL and not plan:
-        from testbed.host.user_namespace import become_able
-
-        become_able(fabric)
+        _become_able(fabric)
     say = say_unless(quiet)
     directory = out or Path("measurements") / "replicate" / f"{folder.name}-{size}"
     asked = Replication(
@@ -396,37 +361,86 @@ def replicate(
             say(f"written: {path}")
 
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="Measure links and compression on this machine, against alternatives.",
+Elements = Annotated[
+    int, typer.Option("--elements", help="Length of the vectors.", min=2, max=1_000_000_000)
+]
+Density = Annotated[float, typer.Option("--density", help="Share of elements to send.")]
+Densities = Annotated[list[float] | None, _several("--density", "Share of elements to send")]
+Threads = Annotated[
+    int, typer.Option("--threads", help="Threads to compute with.", min=1, max=1024)
+]
+_SOURCE = (
+    "laplace: drawn from that distribution. recorded: gradients of a training in this process."
 )
-cli.add(app)
-app.command()(agreement)
-app.command()(scale)
-app.command()(control)
-app.command()(exchange)
-app.command()(coded)
-app.command()(overlap)
-app.command()(replicate)
-
-Names = Annotated[
-    list[str] | None,
-    typer.Option("--suite", help="Only this suite; may be repeated.", metavar="NAME"),
-]
-LinkQuick = Annotated[
-    bool,
-    typer.Option(
-        "--quick", help="Once, short and with less of everything: only to see that it works."
-    ),
+Source = Annotated[str, typer.Option("--source", help=_SOURCE, metavar="NAME")]
+Turns = Annotated[
+    int, typer.Option("--repeat", help="How often everything is measured.", min=1, max=1000)
 ]
 
 
-@app.callback()
-def bench() -> None:
-    """Measure links and compression on this machine, against alternatives."""
+def select(
+    elements: Elements = 25_000_000,
+    density: Density = 0.01,
+    threads: Threads = 1,
+    source: Source = "laplace",
+    repeat: Turns = 5,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Time of every selector against torch.topk, np.partition and reading the memory once."""
+    from testbed.bench.compress.select import run
+
+    result = run(elements, density, threads, source, repeat, say_unless(quiet))
+    present(result.to_json(), {"select": result.suite()}, as_json)
 
 
-@app.command()
+def threshold(
+    steps: Annotated[int, _steps(1, "Steps that count, of each training.", 100_000)] = 150,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Count and passes of the Laplacian threshold in three real trainings, at three densities."""
+    from testbed.bench.compress.select import measure_thresholds as run
+
+    suite = run(say_unless(quiet), steps)
+    present(suite.to_json(), {"threshold": suite}, as_json)
+
+
+def wire(
+    elements: Elements = 25_000_000,
+    density: Densities = None,
+    threads: Threads = 1,
+    repeat: Turns = 5,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Time and size of every index coding against plain numpy, plain PyTorch and the entropy."""
+    from testbed.bench.compress.payload import DENSITIES, run
+
+    result = run(elements, density or DENSITIES, threads, repeat, say_unless(quiet))
+    present(result.to_json(), {"wire": result.suite()}, as_json)
+
+
+def quantize(
+    elements: Elements = 25_000_000,
+    threads: Threads = 1,
+    source: Source = "laplace",
+    repeat: Turns = 5,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Time and size of every value coding against PyTorch alone and reading the memory once."""
+    from testbed.bench.compress.payload import measure_value_codings as run
+
+    result = run(elements, threads, source, repeat, say_unless(quiet))
+    present(result.to_json(), {"quantize": result.suite()}, as_json)
+
+
+Names = Annotated[list[str] | None, _several("--suite", "Only this suite", metavar="NAME")]
+_QUICK = "Once, short and with less of everything: only to see that it works."
+LinkQuick = Annotated[bool, typer.Option("--quick", help=_QUICK)]
+
+
 def link(
     suite: Names = None,
     repeat: Repeat = 5,
@@ -437,12 +451,47 @@ def link(
 ) -> None:
     """Accuracy and cost of links from 10 Mbit/s to 10 Gbit/s, against tc's htb, tbf and netem."""
     from testbed.bench.results import run
-    from testbed.host.user_namespace import become_able
 
-    become_able("netns")
+    _become_able("netns")
     say = say_unless(quiet)
     outcome = run(suite or (), out, say, repeat=repeat, quick=quick)
     present(outcome.to_json(), outcome.suites, as_json)
     say(f"results: {outcome.path}")
     if any(suite.failure is not None for suite in outcome.suites.values()):
         raise typer.Exit(1)
+
+
+def say_unless(quiet: bool) -> Callable[[str], None]:
+    """Prints progress, or does nothing."""
+
+    def say(text: str) -> None:
+        if not quiet:
+            print(text, file=sys.stderr, flush=True)
+
+    return say
+
+
+def present(data: dict[str, Any], suites: Mapping[str, Suite], as_json: bool) -> None:
+    """``data`` as JSON, or the suites as tables, by name."""
+    if as_json:
+        json.dump(data, sys.stdout, indent=2, allow_nan=False)
+        print()
+        return
+    from rich.console import Console
+
+    from testbed.bench.results import show
+
+    console = Console(width=options.table_width())
+    for name, suite in suites.items():
+        show(console, name, suite)
+
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Measure links and compression on this machine, against alternatives.",
+)
+for verb in (
+    *(select, threshold, wire, quantize),
+    *(agreement, scale, control, exchange, coded, overlap, replicate, link),
+):
+    app.command()(verb)

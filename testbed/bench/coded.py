@@ -68,11 +68,6 @@ def pace_s(share: float, communication_s: float) -> float:
     return share / (1 - share) * communication_s
 
 
-def modelled(share: float, redundancy: int, load: float) -> float:
-    """T / T(1) for a scheme that sends ``load`` times what SSGD by multicast sends."""
-    return redundancy * share + load * (1 - share)
-
-
 @dataclass(frozen=True, slots=True)
 class Variant:
     """Differences from the scenario; None: nothing differs."""

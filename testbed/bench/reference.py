@@ -3,8 +3,7 @@ the compiled loops with, bit for bit.
 
 ``ENCODE[name](values, draw, **options)`` gives the section (uint8), ``DECODE[name](section,
 count)`` what is read from it, without checks. ``values``: float32 (m,), on the CPU;
-``draw(count)``: float32 (count,), uniform in [0, 1), called once at most. Signs and factors are in
-``reference_groups``.
+``draw(count)``: float32 (count,), uniform in [0, 1), called once at most.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from testbed.compress.indices import low_bits
-from testbed.compress.kernels.random import uniforms_on
 from testbed.compress.values.lowrank import LIMIT
 
 __all__ = ["DECODE", "ENCODE"]
@@ -78,17 +76,6 @@ def elias_fano_read(section: Bytes, size: int, count: int) -> Indices:
 Draw = Callable[[int], Tensor]
 
 _GREATEST = float(torch.finfo(torch.float32).max)
-
-
-def hashed(seed: int) -> Draw:
-    """Return a function that draws what the loops draw from a seed."""
-
-    def draw(count: int) -> Tensor:
-        out = torch.empty(count)
-        uniforms_on(seed, out)
-        return out
-
-    return draw
 
 
 def raw(*tensors: Tensor) -> Tensor:

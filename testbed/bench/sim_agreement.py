@@ -39,7 +39,6 @@ WORKERS = (4, 8, 16)
 RATES = (50, 100, 200)
 """Rates of the server's link, Mbit/s."""
 ALGORITHMS = ("none", "topk-0.01", "adatopk")
-STEPS = 20
 TRACE = "walk-{rate}.csv"
 _PACE_MS = 150
 

@@ -21,7 +21,6 @@ from testbed.runner.signals import interruptible
 
 WORKERS = (4, 16, 64, 256, 1000, 4000, 10_000)
 SERVERS = (1, 8)
-STEPS = 5
 _RACK = 100
 """Workers behind one link: ten times what it carries."""
 _PACE_MS, _QUEUE = 100, "5 ms"

@@ -192,7 +192,19 @@ def _of_the_system(error: Exception) -> tuple[str, int] | None:
         return f"{name}: cannot be used: {error.strerror}", InputError.exit_code
     if error.errno in _FULL:
         return _full(error), NarrowsError.exit_code
+    if error.errno == errno.ENOENT and not _has_working_directory():
+        gone = "the working directory is not there any more. Start the command in one that is"
+        return gone, InputError.exit_code
     return None
+
+
+def _has_working_directory() -> bool:
+    """Return whether nobody has removed it."""
+    try:
+        os.getcwd()  # noqa: PTH109 - the same, without a path
+    except OSError:
+        return False
+    return True
 
 
 def _full(error: OSError) -> str:

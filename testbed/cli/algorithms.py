@@ -60,6 +60,7 @@ def _table() -> Table:
 
 def _cells(row: Algorithm, controller: str) -> list[str]:
     down = row.down if row.down_memory == "none" else f"{row.down} + {row.down_memory}"
+    down += f" (density {row.down_density:g})" if row.down_density < 1 else ""
     values = _changed(row.values, row.values_options)
     exchange = _changed(row.exchange, row.exchange_options)
     return [row.selector, values, row.memory, controller, down, exchange]

@@ -14,6 +14,7 @@ from testbed.errors import InputError, printable
 if TYPE_CHECKING:
     from testbed.runner.exec.launch_spec import LaunchSpec
     from testbed.runner.exec.run import Executed
+    from testbed.user_files import OpenedPath
 
 
 Command = Annotated[
@@ -136,15 +137,22 @@ def execute(
         raise typer.Exit(1)
 
 
-def _readable(given: list[Path]) -> tuple[Path, ...]:
-    for path in given:
-        if not path.exists() or path.resolve() == Path("/"):
-            raise InputError(
-                f"{path} is {'everything' if path.exists() else 'not there'}",
-                where="--read",
-                hint="Name a folder or a file",
-            )
-    return tuple(path.absolute() for path in given)
+def _readable(given: list[Path]) -> tuple[OpenedPath, ...]:
+    return tuple(map(_opened, given))
+
+
+def _opened(path: Path) -> OpenedPath:
+    """What nodes may read. It is resolved here alone: another that has its path later is none."""
+    from testbed.user_files import OpenedPath
+
+    wrong = "everything"
+    try:
+        opened = OpenedPath(path)
+        if opened.identity != OpenedPath(Path("/")).identity:
+            return opened
+    except (FileNotFoundError, NotADirectoryError):
+        wrong = "not there"
+    raise InputError(f"{path} is {wrong}", where="--read", hint="Name a folder or a file")
 
 
 def _order(

@@ -172,8 +172,7 @@ def _links(loaded: Loaded, timeline: Timeline) -> list[dict[str, Any]]:
 
 def _bundles(timeline: Timeline) -> list[int]:
     """Packets in an offload bundle: the first, or a later one where a measured machine needs it."""
-    from testbed.links.capabilities import FLOOR_BITS
-    from testbed.links.tc.parameters import bundle_sizes
+    from testbed.links.tc.parameters import FLOOR_BITS, bundle_sizes
 
     sizes = bundle_sizes(timeline)
     return sizes if sum(timeline.highest_rates().values()) > FLOOR_BITS else sizes[:1]

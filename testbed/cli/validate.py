@@ -18,8 +18,6 @@ from testbed.scenario.expand import expand
 from testbed.scenario.load import Loaded, load
 from testbed.scenario.model import Derived
 from testbed.scenario.validate_links import kernel_needs
-from testbed.traces import generate
-from testbed.traces.generate import write_csv
 
 _OPTIONAL = {"hosts": "host", "racks": "rack", "flows": "flow"}
 
@@ -85,36 +83,6 @@ def training(loaded: Loaded) -> dict[str, Any]:
 
 Directory = Annotated[Path, typer.Argument(help="Where to; made if it is not there.")]
 
-SCENARIO = "scenario.yaml"
-TRACE = "traces/cloud.csv"
-
-TEXT = f"""\
-# Check it with `testbed validate {SCENARIO}`, look at it with `testbed plan {SCENARIO}`, then
-# `testbed run {SCENARIO}`. Every key is explained in docs/reference/scenario-format.md and \
-the two pages that it names.
-name: first
-description: Four workers train digits while the server's bandwidth swings.
-nodes:
-  server: {{role: server}}
-  worker: {{role: worker, count: 4}}        # worker-0 to worker-3
-links:                                    # `default`, then per group, then per node
-  default:
-    up: {{rate: 100 Mbit/s, queue: 50 ms}}
-    down: {{rate: 100 Mbit/s, queue: 50 ms}}
-events:                                   # kinds: trace, step, ramp, outage
-  - {{kind: trace, links: [server], direction: both, file: {TRACE}, at_end: loop}}
-train:
-  task: digits
-  model: cnn
-  batch: 32
-  optimizer: {{name: sgd, lr: 0.1}}
-  pace: 200 ms                            # a step's computation is held to this time
-  stop: {{steps: 100}}
-  evaluate_every: 10
-algorithms: [none, topk-0.15, adatopk]    # `testbed algorithms` lists them
-seeds: [1]
-"""
-
 
 def _examples() -> list[str]:
     """Return the names of the scenarios that come with the package."""
@@ -136,8 +104,7 @@ Example = Annotated[
 
 def init(directory: Directory = Path(), example: Example = None) -> None:
     """Write a scenario to start from, and a trace, into DIRECTORY. Nothing is overwritten."""
-    contents = _first() if example is None else _shipped(example)
-    files = {directory / name: text for name, text in contents.items()}
+    files = {directory / name: text for name, text in _shipped(example).items()}
     for path in files:
         if path.exists():
             raise InputError(
@@ -154,25 +121,17 @@ def init(directory: Directory = Path(), example: Example = None) -> None:
         ) from None
 
 
-def _first() -> dict[str, str]:
-    """Return the texts of a small scenario and its trace, by their paths in the directory."""
-    trace = generate.token_bucket(
-        peak=100, base=55, budget_s=6, busy=0.75, noise=0.08, seconds=60, every_s=1, seed=1
-    )
-    comment = f"made by testbed.traces.generate.{trace.name}"
-    return {SCENARIO: TEXT, TRACE: write_csv(trace, comment=comment)}
-
-
-def _shipped(name: str) -> dict[str, str]:
-    """Return the same of a scenario of the package's. Raises InputError with the known names."""
+def _shipped(example: str | None) -> dict[str, str]:
+    """Return the texts of a scenario of the package's (of a small one, where none is named) and of
+    its traces, by their paths. Raises InputError with the known names."""
     from testbed.host.paths import shipped
 
-    if name not in _examples():
-        raise InputError(
-            f"no scenario is called {brief(name)}",
-            where="--example",
-            hint=f"Give one of {', '.join(_examples())}",
-        )
-    source = shipped("scenarios", f"{name}.yaml")
+    if example is None:
+        source = shipped("examples", "init", "scenario.yaml")
+    elif example in (known := _examples()):
+        source = shipped("scenarios", f"{example}.yaml")
+    else:
+        hint = f"Give one of {', '.join(known)}"
+        raise InputError(f"no scenario is called {brief(example)}", where="--example", hint=hint)
     names = [source.name, *load(source, trains=False).traces]
     return {each: (source.parent / each).read_text(encoding="utf-8") for each in names}

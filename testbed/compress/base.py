@@ -139,7 +139,8 @@ class Values(Configured[Given], ABC):
 
     @abstractmethod
     def section_bytes(self, count: int) -> int:
-        """Exact length of the section for ``count`` values, whatever they are.
+        """Exact length of the section for ``count`` values, whatever they are; the greatest one,
+        where ``written_bytes`` says how much of it was written.
 
         Raises InputError for a part of the bucket where only whole gradients can be written.
         """
@@ -152,6 +153,11 @@ class Values(Configured[Given], ABC):
         ``values`` itself is returned where every value is kept exactly; else a buffer that the next
         call reuses. ``values`` is not changed.
         """
+
+    def written_bytes(self, section: Bytes) -> int:
+        """Length of what ``write`` wrote last into ``section``: it begins there, and the rest is
+        not sent."""
+        return section.size
 
     @classmethod
     @abstractmethod

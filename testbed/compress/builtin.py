@@ -27,9 +27,10 @@ from testbed.compress.values.int8 import Int8
 from testbed.compress.values.lowrank import LowRank
 from testbed.compress.values.maxmin import MaxMin
 from testbed.compress.values.natural import Natural
-from testbed.compress.values.qsgd import Qsgd
+from testbed.compress.values.qsgd import Qsgd, QsgdElias
 from testbed.compress.values.sign import OneBit, Sign
 from testbed.compress.values.ternary import Ternary
+from testbed.compress.values.thresholds import Thresholds
 from testbed.errors import WireError
 
 for _selector in (
@@ -40,6 +41,7 @@ for _selector in (
 
 for _coding in (
     Fp32, Fp16, Bf16, Int8, MaxMin, OneBit, Sign, Ternary, Qsgd, Natural, LowRank,
+    QsgdElias, Thresholds,
 ):  # fmt: skip
     codings.add(_coding.name, _coding)
 

@@ -34,7 +34,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -188,7 +188,8 @@ def payload_bytes(
     keeps_zero: bool = True,
     seeded: bool = False,
 ) -> int:
-    """Bytes of the payload that ``count`` of ``size`` elements make; it does not depend on which.
+    """Bytes of the payload that ``count`` of ``size`` elements make, or at most make where their
+    values are written in as many bits as they need; it does not depend on which.
 
     ``value_bytes``, ``keeps_zero``: of the value coding; float32 without them. ``seeded``: the
     indices follow from a seed.
@@ -225,6 +226,11 @@ def encode(
     spread = indices is not None and header.count > sparse.count
     full = _spread(given, indices, header.count, buffer.scratch) if spread else given
     kept = values.write(full, section, rng or Random(0))
+    if (used := values.written_bytes(section)) < header.length:
+        body[used : used + rest.size] = rest
+        header = replace(header, length=used)
+        header.write(payload)
+        payload = payload[: header.payload_bytes]
     if kept is full:
         return Encoded(payload, sparse.values)
     if spread and indices is not None:

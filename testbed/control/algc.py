@@ -13,6 +13,9 @@ a message and each of its bytes take; a, c: what compression takes for every par
                 j is ready, T = t_1, and x the share of it for which communication may go on after
                 the computation has ended
 
+The abstract's server aggregates each layer's gradients and residuals. Residuals stay with the
+workers here, or travel whole with the gradient of every step number ``residuals_every``.
+
 Densities are chosen for all layers, those that are not worth it are sent dense, and what they leave
 is shared out once more among the others.
 """
@@ -21,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -46,6 +49,11 @@ class AlgcOptions(HidingOptions):
             "Bytes: what hides behind computation, or those of this density for all layers."
         ),
     )
+    residuals_every: Annotated[int, Field(ge=0)] = Field(
+        0,
+        description="Steps after which workers send their residuals too, all of them, so that the "
+        "server aggregates both. 0: residuals stay with the workers.",
+    )
 
 
 class Algc(OverlapBudget[AlgcOptions]):
@@ -58,6 +66,13 @@ class Algc(OverlapBudget[AlgcOptions]):
         self._steps = ladder(self.options.k_min, self.options.k_max)
         if self.options.layerwise:
             self.watches = frozenset({"buckets", "curves"})
+
+    def densities(self, names: Sequence[str]) -> list[float]:
+        """For the coming step; 1 in those whose messages carry the residuals."""
+        every = self.options.residuals_every
+        if every and (self._taken + 1) % every == 0:
+            return [1.0] * len(names)
+        return super().densities(names)
 
     def _decided(self, known: CostEstimate) -> dict[str, float]:
         """All layers, then those that are worth it, with what the others leave of the limits."""

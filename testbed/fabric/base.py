@@ -6,7 +6,6 @@ Two networks on every fabric: ``data`` is shaped; ``control`` is not, and carrie
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,9 +15,10 @@ from typing import IO, TYPE_CHECKING, Protocol
 
 from testbed.errors import InputError
 from testbed.fabric.file_view import Shown
+from testbed.process import seconds_given
 from testbed.registry import Registry
 from testbed.topology import Cable, NodePlacement, NodeSpec, RackSpec
-from testbed.user_files import PinnedFolder
+from testbed.user_files import OpenedPath, PinnedFolder
 
 if TYPE_CHECKING:
     from testbed.links.agent.client import AgentClient
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _ID_BYTES = 8
 """Size of a run's id: two of as many runs as there will ever be do not get the same."""
 
-START_S = float(os.environ.get("NARROWS_START_S", "90"))
+START_S = seconds_given("NARROWS_START_S", 90.0)
 """How long nodes may take to start and import torch; machines that are very slow are given more."""
 
 
@@ -91,8 +91,8 @@ class RunContext:
     token: str
     """Secret that nodes show when they connect to the control network."""
     quiet: bool = False
-    folders: tuple[Path, ...] = ()
-    """Folders that every node must be able to read under these very paths: a task's data."""
+    folders: tuple[OpenedPath, ...] = ()
+    """What every node must be able to read under these very paths: a task's data."""
     multicast: bool = False
     """True if nodes send multicasts."""
     exec_environment: ExecEnvironment | None = None
@@ -110,6 +110,11 @@ class RunContext:
             return self.folder
         self.directory.mkdir(parents=True, exist_ok=True)
         return PinnedFolder(self.directory.resolve())
+
+    def pins(self) -> dict[Path, Identity]:
+        """Which folders nodes are shown, whatever has their paths later."""
+        offered = {} if self.exec_environment is None else self.exec_environment.pins
+        return {**{each.path: each.identity for each in self.folders}, **offered}
 
     def runs_our_process(self, spec: NodeSpec) -> bool:
         """Return whether a process of ours is in that node."""

@@ -354,7 +354,8 @@ class NetnsFabric:
         return self._groups[name]
 
     def _view(self, variables: Mapping[str, str]) -> list[Shown]:
-        return [*programs(variables), *(Shown(str(folder)) for folder in self.context.folders)]
+        named_folders = [Shown(str(each.path), pin=each.identity) for each in self.context.folders]
+        return [*programs(variables), *named_folders]
 
     def _hosts(self) -> str:
         """Return ``/etc/hosts`` of every node: all nodes by their addresses on the data network."""

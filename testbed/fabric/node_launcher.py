@@ -15,6 +15,7 @@ import ctypes
 import errno
 import os
 import platform
+import socket
 import struct
 import sys
 from collections.abc import Iterator, Sequence
@@ -58,13 +59,14 @@ class _Calls(NamedTuple):
     """System calls of a machine (include/uapi/linux/audit.h), each with the argument that is a
     mode; of those that open files, the argument before it says whether a file is made. ``keys``:
     add_key, request_key and keyctl. ``worlds``: clone and unshare, whose first argument says which
-    namespaces are made."""
+    namespaces are made. ``socket``: its first argument is a family."""
 
     machine: int
     modes: dict[int, int]
     opens: dict[int, int]
     keys: tuple[int, ...]
     worlds: tuple[int, ...]
+    socket: int
 
 
 _KNOWN = {
@@ -74,14 +76,15 @@ _KNOWN = {
         {2: 2, 257: 3},
         (248, 249, 250),
         (56, 272),
+        41,
     ),
     "aarch64": _Calls(
-        0xC00000B7, {52: 1, 53: 2, 452: 2, 33: 2}, {56: 3}, (217, 218, 219), (220, 97)
+        0xC00000B7, {52: 1, 53: 2, 452: 2, 33: 2}, {56: 3}, (217, 218, 219), (220, 97), 198
     ),
 }
-_WITHOUT = (437, 425, 435)
-"""openat2, io_uring_setup and clone3 take what matters from memory, where no filter looks: as if
-the kernel did not have them."""
+_RINGS, _WITHOUT = 425, (437, 435)
+"""io_uring_setup; openat2 and clone3. They take what matters from memory, where no filter looks: as
+if the kernel did not have them."""
 
 
 def command_in(netns: str, parent: int, command: Sequence[str]) -> list[str]:
@@ -98,7 +101,8 @@ def drop_privileges(whose: Account | None) -> None:
     files are shown as this user's they belong to its owner on the disk. Nor can user namespaces:
     who is root of one gives such a file capabilities, which on the disk are the owner's to give.
     Nor can the kernel's keys be reached: of whoever started the testbed, the session's would go on
-    to every process.
+    to every process. Nor sockets of virtual machines (``AF_VSOCK``), which lead from any network
+    namespace to the host's, and to all others.
     """
     for capability in range(int(_LAST.read_text()) + 1):
         prctl(_DROP_BOUNDING, capability)
@@ -124,7 +128,8 @@ def execute(command: Sequence[str]) -> None:
 
 
 def _forbid(*, set_id: bool) -> None:
-    """Have the kernel refuse keys and, with ``set_id``, making files that run as others."""
+    """Have the kernel refuse keys, sockets of virtual machines and, with ``set_id``, making files
+    that run as others."""
     calls = _KNOWN.get(platform.machine())
     if calls is None:
         if not set_id:
@@ -145,8 +150,11 @@ def _filter(calls: _Calls, set_id: bool) -> Iterator[tuple[int, int, int, int]]:
     denied, unknown = _FAIL | errno.EPERM, _FAIL | errno.ENOSYS
     yield from ((_LOAD, 0, 0, _MACHINE_AT), (_EQUAL, 1, 0, calls.machine), (_RETURN, 0, 0, unknown))
     yield from ((_LOAD, 0, 0, _NUMBER_AT), (_AT_LEAST, 0, 1, _FOREIGN), (_RETURN, 0, 0, unknown))
-    for number in (*calls.keys, *(_WITHOUT if set_id else ())):
+    for number in (*calls.keys, _RINGS, *(_WITHOUT if set_id else ())):
         yield from ((_EQUAL, 0, 1, number), (_RETURN, 0, 0, unknown))
+    yield from ((_EQUAL, 0, 4, calls.socket), (_LOAD, 0, 0, _argument(0)))
+    yield from ((_EQUAL, 0, 1, socket.AF_VSOCK), (_RETURN, 0, 0, _FAIL | errno.EAFNOSUPPORT))
+    yield (_RETURN, 0, 0, _ALLOW)
     if not set_id:
         yield (_RETURN, 0, 0, _ALLOW)
         return

@@ -78,11 +78,19 @@ def _of_the_engine() -> list[str]:
 
 
 def everything() -> None:
-    """Environment, engine, images and programs. Quick when all of it is there."""
+    """Environment and programs; beside them engine and images. Quick when all of it is there."""
+    paths.create()
+    packages.side_by_side(_programs, _containers)
+
+
+def _programs() -> None:
     paths.ensure()
-    paths.ensure_kernels()
     packages.offer(packages.TRAFFIC, "cross traffic and recording traces")
     packages.offer(GUEST, "--guest (delay, loss and the like on kernels without netem)")
+    paths.ensure_kernels()
+
+
+def _containers() -> None:
     engine_module.ensure()
     images.ensure()
 

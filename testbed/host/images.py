@@ -25,7 +25,7 @@ from pathlib import Path
 
 from testbed.errors import MachineError
 from testbed.host import docker_engine, packages, paths
-from testbed.host.packages import CommandFailed, answer, log, run, step
+from testbed.host.packages import CommandFailed, answer, log, run, side_by_side, step
 from testbed.host.paths import (
     EXACTLY,
     IMAGE,
@@ -183,8 +183,9 @@ def fetch(recipe: ImageRecipe) -> Path:
         return wheels
     shutil.rmtree(wheels, ignore_errors=True)
     pip = [*MODULE, "pip", "download", "--dest", str(wheels), *_target(recipe)]
-    torch = install_torch(pip)
-    run([*pip, "-q", *EXACTLY, "-r", str(IMAGE)])
+    with step("fetching wheels for the image"):
+        torch = install_torch(pip)
+        run([*pip, "-q", *EXACTLY, "-r", str(IMAGE)])
     # With their hashes: what is installed in the image is compared with them once more.
     listed = [*entries(torch.read_text()), *entries(IMAGE.read_text())]
     kept = [entry for entry in listed if name_of(entry) != "pip"]  # it runs from its archive
@@ -255,18 +256,21 @@ def ensure() -> str:
     if exists(wanted.node):
         return wanted.node
     if not exists(wanted.runtime):
-        if not exists(wanted.base):
-            with step("making the base image (about a minute)"):
-                make(wanted.base)
-        with step("fetching wheels for the image"):
-            folder = fetch(base_image_recipe())
-        with step("building the runtime image (about two minutes)"):
-            _build("runtime", wanted.runtime, {"BASE": wanted.base}, {"wheels": folder})
+        side_by_side(lambda: _ensure_base(wanted.base), lambda: fetch(base_image_recipe()))
+        wheels = {"wheels": fetch(base_image_recipe())}
+        with step("building the runtime image (about a minute)"):
+            _build("runtime", wanted.runtime, {"BASE": wanted.base}, wheels)
     with step("building the node image"):
         package = PACKAGE
         _build("node", wanted.node, {"RUNTIME": wanted.runtime}, {"testbed": package})
     remove_outdated(wanted)
     return wanted.node
+
+
+def _ensure_base(tag: str) -> None:
+    if not exists(tag):
+        with step("making the base image (about a minute)"):
+            make(tag)
 
 
 def _build(kind: str, tag: str, arguments: dict[str, str], folders: dict[str, Path]) -> None:

@@ -4,6 +4,7 @@ and running programs.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import logging
 import os
@@ -11,8 +12,10 @@ import shlex
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,8 +46,11 @@ def run(
     """Run ``command`` and return what it wrote (both streams).
 
     ``env`` is added to the environment and ``data`` given as standard input.
-    Raises CommandFailed when it is missing, ends with another code than 0, or takes ``timeout`` s.
+    Raises CommandFailed when it is missing, ends with another code than 0, or takes ``timeout`` s,
+    and where something that is done side by side with it has failed.
     """
+    if _FAILED.is_set():
+        raise CommandFailed(command, "not begun: another part of the setup has failed", fix=fix)
     try:
         done = subprocess.run(
             command,
@@ -86,7 +92,28 @@ def step(title: str) -> Iterator[None]:
     log.info("▸ %s …", title)
     began = time.monotonic()
     yield
-    log.info("  done in %.1f s", time.monotonic() - began)
+    log.info("  %s: done in %.1f s", title, time.monotonic() - began)
+
+
+_FAILED = threading.Event()
+
+
+def side_by_side(*parts: Callable[[], object]) -> None:
+    """Do ``parts`` at the same time. Raises the error of the first that fails, when the commands of
+    the others have ended; they begin no more."""
+    failed_before = _FAILED.is_set()
+    try:
+        with ThreadPoolExecutor(len(parts)) as pool:
+            begun = [pool.submit(part) for part in parts]
+            try:
+                for each in as_completed(begun):
+                    each.result()
+            except BaseException:
+                _FAILED.set()
+                raise
+    finally:
+        if not failed_before:
+            _FAILED.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,11 +186,20 @@ def install(needs: tuple[Need, ...]) -> None:
         raise MachineError(
             f"missing: {names}", fix=f"Run `sudo apt-get update && sudo {command}`, then this again"
         )
-    with step(f"installing system packages for {names}"):
+    with _APT, step(f"installing system packages for {names}"):
         quiet = {"DEBIAN_FRONTEND": "noninteractive"}
-        run(["apt-get", "update", "-qq"], env=quiet)
+        _fetch_lists()
         packages = _choose(wanted)  # again: only now the lists of packages are there
         run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages], env=quiet)
+
+
+_APT = threading.Lock()
+"""Held while apt-get works: it refuses to do so twice at a time."""
+
+
+@functools.cache
+def _fetch_lists() -> None:
+    run(["apt-get", "update", "-qq"])
 
 
 def offer(needs: tuple[Need, ...], purpose: str) -> None:

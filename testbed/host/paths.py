@@ -205,14 +205,19 @@ def current() -> bool:
     return not IN_CHECKOUT or (VENV_PYTHON.exists() and stamp().fresh())
 
 
+def create() -> None:
+    """Make the environment with nothing but pip in it, unless it is there."""
+    if not VENV_PYTHON.exists():
+        packages.install(packages.PYTHON)
+        with step("creating .venv"):
+            run([sys.executable, "-P", "-m", "venv", str(VENV)])
+
+
 def ensure() -> None:
     """Make the environment, or bring it up to date. Quick when nothing changed."""
     if current():
         return
-    packages.install(packages.PYTHON)
-    if not VENV_PYTHON.exists():
-        with step("creating .venv"):
-            run([sys.executable, "-P", "-m", "venv", str(VENV)])
+    create()
     with step("installing PyTorch into .venv"):
         install_torch([*MODULE, "pip", "install"])
     with step("installing narrows and its tools into .venv"):

@@ -10,11 +10,11 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from socketserver import ThreadingMixIn
 from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, make_server
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, make_wsgi_app
-from prometheus_client.exposition import ThreadingWSGIServer
 
 import testbed
 from testbed.errors import MachineError
@@ -22,7 +22,7 @@ from testbed.records import metrics
 from testbed.records.events import PHASES, phase_s
 
 MOST_SCRAPES = 16
-"""At a time; whoever comes beside them is sent away."""
+"""At a time."""
 
 
 class _Handler(WSGIRequestHandler):
@@ -34,23 +34,27 @@ class _Handler(WSGIRequestHandler):
         """Say nothing."""
 
 
-class _Server(ThreadingWSGIServer):
-    """A thread for every scrape, ``MOST_SCRAPES`` at most: anybody may connect."""
+class BoundedThreads(ThreadingMixIn):
+    """A server's thread for every connection, ``most`` at most: anybody may connect, and whoever
+    comes beside them is sent away."""
+
+    daemon_threads = True
+    most = MOST_SCRAPES
 
     def __init__(self, *given: Any) -> None:
-        self._places = threading.BoundedSemaphore(MOST_SCRAPES)
+        self._places = threading.BoundedSemaphore(self.most)
         super().__init__(*given)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Begin to answer, where there is room."""
         if not self._places.acquire(blocking=False):
-            self.shutdown_request(request)
+            self.shutdown_request(request)  # type: ignore[attr-defined]
             return
         try:
             super().process_request(request, client_address)
         except RuntimeError:  # there can be no more threads
             self._places.release()
-            self.shutdown_request(request)
+            self.shutdown_request(request)  # type: ignore[attr-defined]
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answer."""
@@ -61,6 +65,10 @@ class _Server(ThreadingWSGIServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Whoever goes before the end of an answer is no error of ours."""
+
+
+class _Server(BoundedThreads, WSGIServer):
+    """Answers scrapes."""
 
 
 class _MetricSet:

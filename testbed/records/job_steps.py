@@ -7,7 +7,6 @@ Times in seconds after t0, wall clock, as in ``testbed.records.events``. All are
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,12 +15,12 @@ from itertools import groupby
 from math import fsum, inf, isfinite, isnan, nan
 from statistics import fmean
 from sys import float_info
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 import numpy as np
 
 from testbed.records.events import Event
-from testbed.records.stored import PackedNumbers, Records
+from testbed.records.stored import PackedNumbers, PackedSequence, Records
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +61,7 @@ class JobStep:
 S = TypeVar("S", MarkedStep, JobStep)
 
 
-class _PackedSteps(Sequence[S], ABC):
+class _PackedSteps(PackedSequence[S]):
     """Steps in columns of numbers: a day's run has a million of them."""
 
     def __init__(self) -> None:
@@ -80,19 +79,6 @@ class _PackedSteps(Sequence[S], ABC):
 
     def __len__(self) -> int:
         return len(self._ends)
-
-    @overload
-    def __getitem__(self, at: int) -> S: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[S]: ...
-    def __getitem__(self, at: int | slice) -> S | list[S]:
-        if isinstance(at, slice):
-            return [self._step(each) for each in range(*at.indices(len(self)))]
-        return self._step(at)
-
-    @abstractmethod
-    def _step(self, at: int) -> S:
-        """The step in a row of the columns. Raises IndexError where there is none."""
 
     def _start_s(self, at: int) -> float | None:
         """The begin of a step; None where it is not known."""
@@ -114,7 +100,7 @@ class MarkedSteps(_PackedSteps[MarkedStep]):
         self._places.append(self._nodes.setdefault(step.node, len(self._nodes)))
         self._ranks.append(step.rank)
 
-    def _step(self, at: int) -> MarkedStep:
+    def _at(self, at: int) -> MarkedStep:
         return MarkedStep(
             list(self._nodes)[self._places[at]],
             self._ranks[at],
@@ -129,7 +115,7 @@ class MarkedSteps(_PackedSteps[MarkedStep]):
 class JobSteps(_PackedSteps[JobStep]):
     """Any number of a job's steps, packed."""
 
-    def _step(self, at: int) -> JobStep:
+    def _at(self, at: int) -> JobStep:
         return JobStep(
             self.numbers[at],
             self._start_s(at),

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import os
 import weakref
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
 import orjson
@@ -20,6 +21,22 @@ Records = Sequence[Mapping[str, Any]]
 T = TypeVar("T")
 OPEN = 64
 """Files that are open at a time."""
+
+
+class PackedSequence(Sequence[T], ABC):
+    """A sequence whose items are made when they are asked for."""
+
+    @overload
+    def __getitem__(self, at: int) -> T: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[T]: ...
+    def __getitem__(self, at: int | slice) -> T | list[T]:
+        numbers = range(len(self))[at]
+        return self._at(numbers) if isinstance(numbers, int) else [*map(self._at, numbers)]
+
+    @abstractmethod
+    def _at(self, at: int) -> T:
+        """The item of that number, from 0 on."""
 
 
 class Files:
@@ -41,7 +58,7 @@ class Files:
         return os.pread(self._open[number], size, offset)
 
 
-class Stored(Sequence[dict[str, Any]]):
+class Stored(PackedSequence[dict[str, Any]]):
     """JSON objects, each a line of one of ``files``. Of each, 16 bytes are kept."""
 
     def __init__(self, files: Files) -> None:
@@ -61,13 +78,7 @@ class Stored(Sequence[dict[str, Any]]):
         places = zip(self._numbers, self._offsets, self._sizes, strict=True)
         return (orjson.loads(self._files.read(*location)) for location in places)
 
-    @overload
-    def __getitem__(self, at: int) -> dict[str, Any]: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[dict[str, Any]]: ...
-    def __getitem__(self, at: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
-        if isinstance(at, slice):
-            return [self[each] for each in range(*at.indices(len(self)))]
+    def _at(self, at: int) -> dict[str, Any]:
         data = self._files.read(self._numbers[at], self._offsets[at], self._sizes[at])
         record: dict[str, Any] = orjson.loads(data)
         return record
@@ -92,7 +103,7 @@ def stored(
     return {**by_kind}
 
 
-class Joined(Sequence[T], Generic[T]):
+class Joined(PackedSequence[T]):
     """Several sequences as one, without a copy."""
 
     def __init__(self, *parts: Sequence[T]) -> None:
@@ -104,19 +115,11 @@ class Joined(Sequence[T], Generic[T]):
     def __iter__(self) -> Iterator[T]:
         return chain.from_iterable(self._parts)
 
-    @overload
-    def __getitem__(self, at: int) -> T: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[T]: ...
-    def __getitem__(self, at: int | slice) -> T | list[T]:
-        if isinstance(at, slice):
-            return [self[each] for each in range(*at.indices(len(self)))]
-        at += len(self) if at < 0 else 0
-        for part in self._parts:
-            if 0 <= at < len(part):
-                return part[at]
-            at -= len(part)
-        raise IndexError("beyond the last record")
+    def _at(self, at: int) -> T:
+        part = iter(self._parts)
+        while at >= len(own := next(part)):
+            at -= len(own)
+        return own[at]
 
 
 def by_number(
@@ -154,7 +157,7 @@ def _close(files: dict[int, int]) -> None:
         os.close(file)
 
 
-class PackedNumbers(Sequence[dict[str, float]]):
+class PackedNumbers(PackedSequence[dict[str, float]]):
     """Objects of few kinds of keys: 8 bytes of each number, and 16 of each object."""
 
     def __init__(self) -> None:
@@ -175,16 +178,6 @@ class PackedNumbers(Sequence[dict[str, float]]):
     def __len__(self) -> int:
         return len(self._kinds)
 
-    def __iter__(self) -> Iterator[dict[str, float]]:
-        return (self[at] for at in range(len(self)))
-
-    @overload
-    def __getitem__(self, at: int) -> dict[str, float]: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[dict[str, float]]: ...
-    def __getitem__(self, at: int | slice) -> dict[str, float] | list[dict[str, float]]:
-        if isinstance(at, slice):
-            return [self[each] for each in range(*at.indices(len(self)))]
-        at = range(len(self))[at]
+    def _at(self, at: int) -> dict[str, float]:
         names, begin, end = self._names[self._kinds[at]], self._begins[at], self._begins[at + 1]
         return dict(zip(names, self._numbers[begin:end], strict=True))

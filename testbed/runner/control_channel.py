@@ -161,8 +161,8 @@ of its threads may speak, and on a slow machine several nodes load at once. That
 is heard of all the same."""
 HEARTBEAT_S = 1.0
 UNREAD_S = 60.0
-"""A node may leave what it is sent unread for so long, when the kernel has no room for more: as
-long as it may prepare."""
+"""A node may leave what it is sent unread for so long, when the kernel has no room for more, and
+the session what a node sends: as long as a node may prepare."""
 MOST_WAITING, MOST_WAITING_BYTES = 50_000, 64 << 20
 """Messages that may wait to be received, and bytes of their lines. Beyond them nodes are read no
 further until some have been: their own sends block."""

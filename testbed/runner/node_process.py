@@ -2,7 +2,8 @@
 10.0.0.1:7077``; and its parts in training, in replays of traces, and in ``testbed replay``.
 
 It lives for a whole ``testbed run`` (torch is imported once) and takes one job after the other over
-the control network. When that connection closes, it ends: nothing survives its run.
+the control network. When that connection closes, or the session reads nothing of it for
+``UNREAD_S``, it ends: nothing survives its run.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from testbed.comm_trace.replay_role import NodeScript, ReplayRole
 from testbed.errors import NarrowsError, NodeLost
 from testbed.fabric.host_node import DataNetwork, HostClock, HostNode, HostTask
 from testbed.runner.bulk_flow import FlowSent, blast, serve
-from testbed.runner.control_channel import HEARTBEAT_S, JsonLines
+from testbed.runner.control_channel import HEARTBEAT_S, UNREAD_S, JsonLines
 from testbed.runner.cross_traffic_node import NodeTraffic
 from testbed.runner.experiment import expected_bytes, most_bytes, unsent_bytes
 from testbed.runner.signals import seldom_collected
@@ -374,7 +375,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--untrained", action="store_true", help="nothing will be trained")
     options = parser.parse_args(arguments)
     host, _, port = options.control.rpartition(":")
-    lines = JsonLines(_connect_to_session(host, int(port)))
+    lines = JsonLines(_connect_to_session(host, int(port)), patience_s=UNREAD_S)
     lines.send("hello", node=options.name, token=os.environ[TOKEN_VARIABLE])
     NodeProcess(options.name, options.role, lines, trains=not options.untrained).serve()
 

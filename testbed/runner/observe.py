@@ -15,29 +15,125 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from socketserver import BaseRequestHandler, ThreadingTCPServer
+from socketserver import BaseRequestHandler, TCPServer
 from typing import TYPE_CHECKING, Any
 
 from testbed.errors import InputError, MachineError
 from testbed.fabric import cleanup
 from testbed.fabric.file_view import NODE_USER, account
-from testbed.fidelity.so_far import VerdictSoFar
+from testbed.fidelity.evidence import CheckResult, State
 from testbed.host import prometheus
 from testbed.host.user_namespace import FABRIC
 from testbed.journal import Journal, start_time
 from testbed.links.network.namespaces import inside
-from testbed.records.exporter import SessionExporter
+from testbed.records.exporter import BoundedThreads, SessionExporter
+from testbed.records.manifest import THRESHOLDS, Thresholds
 from testbed.runner import dashboard
 from testbed.runner.dashboard import ObservedRun
 from testbed.runner.signals import shielded
+from testbed.scenario.link_state import FRAME_BYTES
 from testbed.topology import METRICS_PORT, VIRTUAL
 
 if TYPE_CHECKING:
     from testbed.runner.session import Session
     from testbed.runner.trial import TrialPlan
+
+
+LEAST_STEPS = 20
+"""Steps of all workers below which the share that overran is not judged."""
+
+
+@dataclass
+class _BusyTotals:
+    """Sums over the samples in which one link direction was backlogged throughout."""
+
+    seconds: float = 0.0
+    asked_bits: float = 0.0
+    delivered_bits: float = 0.0
+    rows: int = 0
+    """Stretches of such samples."""
+    inside: bool = False
+
+    def add(self, sample: Mapping[str, Any]) -> None:
+        if sample["busy"]:
+            self.seconds += sample["to_s"] - sample["from_s"]
+            self.asked_bits += sample["asked_bits"]
+            self.delivered_bits += sample["delivered_bits"]
+            self.rows += not self.inside
+        self.inside = sample["busy"]
+
+
+class VerdictSoFar:
+    """The checks of a run's verdict that can be made while it lasts, with the same limits, fed by
+    its records as they come. ``processors``: of this machine.
+
+    What is only known at the end (completion of messages, byte identity, round trips, loss) is not
+    in it, so it may be better than the verdict, and worse where a share is large only at the
+    beginning.
+    """
+
+    def __init__(self, processors: int, limits: Thresholds = THRESHOLDS) -> None:
+        self._processors, self._limits = processors, limits
+        self._busy: dict[str, _BusyTotals] = {}
+        self._steps = self._overran = 0
+        self._counts: Counter[str] = Counter()
+        self._latest_ms = self._stolen_s = self._watched_s = 0.0
+
+    def step(self, event: Mapping[str, Any]) -> None:
+        """Take in a node's event; only ``step`` records matter."""
+        if event.get("kind") == "step":
+            self._steps += 1
+            self._overran += bool(event["overran"])
+
+    def record(self, record: Mapping[str, Any]) -> None:
+        """Take in a record of links or the host."""
+        kind = record.get("kind")
+        if kind == "sample":
+            end = f"{record['link']} {record['direction']}"
+            self._busy.setdefault(end, _BusyTotals()).add(record)
+        elif kind == "change":
+            late_ms = 1e3 * (record["applied_s"] - record["due_s"])
+            self._latest_ms = max(self._latest_ms, late_ms)
+        elif kind == "mismatch":
+            self._counts["mismatch"] += 1
+        elif kind == "host":
+            self._stolen_s += record["stolen_s"]
+            self._watched_s += record["to_s"] - record["from_s"]
+            self._counts["drops"] += record["backlog_drops"]
+
+    def states(self) -> dict[str, State]:
+        """Return the state of each check so far, keyed by its measure in the verdict; checks
+        without enough to judge are valid."""
+        return {
+            result.measure: result.state(self._limits.degraded_factor) for result in self._results()
+        }
+
+    def _results(self) -> Iterator[CheckResult]:
+        limits = self._limits
+        yield CheckResult("read_back", "", float(self._counts["mismatch"]), 0.0)
+        ratio = max(map(self._ratio_error, self._busy.values()), default=0.0)
+        yield CheckResult("link_ratio", "", ratio, limits.ratio_deviation)
+        yield CheckResult("lateness_max_ms", "", self._latest_ms, limits.lateness_max_ms)
+        overran = self._overran / self._steps if self._steps >= LEAST_STEPS else None
+        yield CheckResult("overrun_share", "", overran, limits.overrun_share)
+        stolen = self._stolen_s / (self._watched_s * self._processors) if self._watched_s else None
+        long = self._watched_s >= limits.busy_floor_s
+        yield CheckResult("stolen_share", "", stolen if long else None, limits.stolen_share)
+        drops = float(self._counts["drops"])
+        yield CheckResult("foreign_drops", "", drops, limits.foreign_drops)
+
+    def _ratio_error(self, busy: _BusyTotals) -> float:
+        """Return |delivered / asked - 1|, less one packet at either end of each stretch."""
+        if busy.seconds < self._limits.busy_floor_s or not busy.asked_bits:
+            return 0.0
+        slack = 2 * 8 * FRAME_BYTES * busy.rows / busy.asked_bits
+        return max(0.0, abs(busy.delivered_bits / busy.asked_bits - 1) - slack)
+
 
 FOLDER = "observe"
 """Folder of all files for Prometheus and Grafana, in the comparison's directory."""
@@ -260,19 +356,18 @@ def get(connect: Connect, path: str) -> tuple[int, bytes]:
         client.close()
 
 
-class _Forwarder(ThreadingTCPServer):
+class _Forwarder(BoundedThreads, TCPServer):
     """Connections to this machine's loopback, carried on to where ``connect`` leads.
 
     A thread for each direction of a connection; so many connections at a time that no browser
     lacks one.
     """
 
-    daemon_threads = True
     block_on_close = False
+    most = _MOST_CONNECTIONS
 
     def __init__(self, connect: Connect) -> None:
         self.connect = connect
-        self._places = threading.BoundedSemaphore(_MOST_CONNECTIONS)
         try:
             super().__init__((LOOPBACK, PORT), _Forwarding)
         except OSError:  # it is taken: the kernel chooses another
@@ -286,23 +381,6 @@ class _Forwarder(ThreadingTCPServer):
         self.shutdown()
         self.server_close()
         self._thread.join()
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Begin to carry, where there is room."""
-        if self._places.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Carry until both sides have ended."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._places.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Whoever goes before the end of an answer is no error of ours."""
 
 
 class _Forwarding(BaseRequestHandler):

@@ -1,22 +1,47 @@
-"""Checks that this machine can do what a scenario asks for, before anything is made."""
+"""Checks that this machine can do what a scenario asks for, before anything is made.
+
+A link is shaped by making its packets wait; where the machine is slower than the rate that was
+asked for, what is measured is the machine. So a run whose rates come near to what a plain veth
+carries with the same offload bundles (``gso_max_segs``) gets longer ones, as far as its links allow
+them, or is refused before anything is made. Slow scenarios are not measured.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import resource
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import chain, product
 from pathlib import Path
 
 from testbed.errors import MachineError
 from testbed.fabric.base import RunContext, fabrics
 from testbed.host import user_namespace
-from testbed.links.capabilities import busy_at_once, check_capacity, probe
-from testbed.links.network.namespaces import require_congestion
-from testbed.links.tc.parameters import bundle_sizes
+from testbed.journal import folder, start_of_boot
+from testbed.links.capabilities import probe
+from testbed.links.network import devices
+from testbed.links.network.bridges import Neighbour, add_neighbour
+from testbed.links.network.namespaces import (
+    OWN,
+    apart,
+    enter,
+    inside,
+    leave_for_new,
+    opened,
+    require_congestion,
+)
+from testbed.links.tc.netlink import NetlinkChannel
+from testbed.links.tc.parameters import FLOOR_BITS, bundle_sizes
 from testbed.runner import cross_traffic
 from testbed.scenario.expand import expand
-from testbed.scenario.link_state import LinkDirection
+from testbed.scenario.link_state import FRAME_BYTES, SEGMENT_BYTES, LinkDirection
 from testbed.scenario.load import Loaded
 from testbed.scenario.model import Scenario
 from testbed.scenario.node_timeline import flows
@@ -100,3 +125,249 @@ def _check_rates(scenario: Scenario, timeline: Timeline, filled: bool) -> int:
         partial(bundle_sizes, timeline),
         dilation=scenario.dilation,
     )
+
+
+SHARE = 0.7
+"""Share of a plain veth's rate that may be asked for: the rest is for shaping and for the nodes."""
+
+DILATIONS = (2, 5, 10, 20, 50, 100, 200, 500, 1000)
+"""Time dilations that are suggested where a scenario does not fit."""
+
+_known: dict[int, tuple[int, int]] = {}
+
+
+def check_capacity(
+    highest: Mapping[LinkDirection, int],
+    at_once_bits: int,
+    sizes: Callable[[float], Sequence[int]],
+    *,
+    dilation: float = 1.0,
+) -> int:
+    """The bundle that this machine needs at least, in packets: 1 where the preferred one will do.
+
+    Raises MachineError for what it cannot carry in any, with asked, measured, and what fits.
+
+    ``highest``: the highest rate of every link direction, wall bit/s; ``at_once_bits``: the most
+    that can be under way at one instant (``busy_at_once``); ``sizes``: the bundles that the run may
+    have, ascending, the preferred one first, if it were slowed down by a factor more (``sizes(1)``:
+    as it is); ``dilation``: the scenario's own, which the rates have in them. Costs nothing up to
+    ``FLOOR_BITS``.
+    """
+    end = max(highest, key=lambda each: highest[each], default=None)
+    if end is None or max(highest[end], at_once_bits) <= FLOOR_BITS:
+        return 1
+    preferred, *longer = sizes(1)
+    flow = machine = bundle = 0
+    # what was measured on a busy machine refuses nobody, and makes no bundle longer
+    for bundle, fresh in product((preferred, *longer), (False, True)):
+        flow, machine = measured(bundle, fresh=fresh)
+        if highest[end] <= SHARE * flow and at_once_bits <= SHARE * machine:
+            return 1 if bundle == preferred else bundle
+    if highest[end] > SHARE * flow:
+        requested, can, what, where = highest[end], flow, f"link {str(end)!r}", "one flow"
+    else:
+        requested, can, what, where = at_once_bits, machine, "all links together", "all processors"
+    raise MachineError(
+        f"{what} would have {_rate(requested)}, but {where} here can move {_rate(can)} through an "
+        f"unshaped veth in bundles of {bundle} packets, the longest that the scenario allows, and "
+        f"only {SHARE:.0%} of that can be emulated",
+        fix=_fitting(highest[end], at_once_bits, sizes, dilation),
+    )
+
+
+def busy_at_once(
+    highest: Mapping[LinkDirection, int], servers: Iterable[str], others: Iterable[str]
+) -> int:
+    """The most bits per second that training on a star can have under way, all links at their
+    highest.
+
+    Workers send to servers and servers to workers; ``others`` (hosts with traffic of their own) to
+    anyone.
+    """
+    serving, apart = set(servers), set(others)
+    nodes = {end.link for end in highest}
+    working = nodes - serving - apart
+
+    def total(links: set[str], direction: str) -> int:
+        return sum(
+            rate
+            for end, rate in highest.items()
+            if end.link in links and end.direction == direction
+        )
+
+    pushed = min(total(working, "up"), total(serving, "down"))
+    pulled = min(total(serving, "up"), total(working, "down"))
+    across = min(total(apart, "up") + total(apart, "down"), total(nodes, "down"))
+    return pushed + pulled + across
+
+
+def measured(segments: int, *, fresh: bool = False) -> tuple[int, int]:
+    """Bit/s of one flow through a veth, and of a flow per processor, in bundles of ``segments``
+    packets.
+
+    Remembered by this process, and on disk until the next boot; ``fresh``: measured again, the
+    higher kept. Raises MachineError where namespaces cannot be made.
+    """
+    known = _known.get(segments) or _read(segments)
+    if known is None or fresh:
+        flow, machine = measure_veth(1, segments), measure_veth(os.cpu_count() or 1, segments)
+        before = known or (0, 0)
+        known = (max(flow, before[0]), max(flow, machine, before[1]))
+        _write(segments, known)
+    _known[segments] = known
+    return known
+
+
+def _read(segments: int) -> tuple[int, int] | None:
+    try:
+        kept = json.loads(_file().read_text())
+    except (OSError, ValueError):
+        return None
+    flow, machine = (
+        kept.get(str(segments), (None, None)) if _boot() == kept.get("boot") else (None, None)
+    )
+    return (flow, machine) if isinstance(flow, int) and isinstance(machine, int) else None
+
+
+def _write(segments: int, rates: tuple[int, int]) -> None:
+    """Keeping it is a convenience: where that is impossible, the next run measures again."""
+    path = _file()
+    with suppress(OSError, ValueError):
+        kept = json.loads(path.read_text()) if path.exists() else {}
+        kept = kept if kept.get("boot") == _boot() else {"boot": _boot()}
+        new = path.with_suffix(f".{os.getpid()}")
+        new.write_text(json.dumps({**kept, str(segments): rates}))
+        new.replace(path)
+
+
+def _file() -> Path:
+    return folder() / "capacity.json"
+
+
+def _boot() -> str:
+    return f"{platform.release()} {start_of_boot()}"
+
+
+def _rate(bits: float) -> str:
+    return f"{bits / 1e9:.2f} Gbit/s"
+
+
+def _fitting(
+    highest_bits: int,
+    at_once_bits: int,
+    sizes: Callable[[float], Sequence[int]],
+    dilation: float,
+) -> str:
+    """The least dilation with which it fits; bundles may shrink with the rates."""
+    for factor in DILATIONS:
+        flow, machine = measured(sizes(factor)[-1])
+        if highest_bits <= factor * SHARE * flow and at_once_bits <= factor * SHARE * machine:
+            return f"With `dilation: {factor * dilation:g}` in the scenario it would fit."
+    return "Ask for lower rates, or take a faster machine."
+
+
+_SETTLE_S, _MEASURE_S = 0.04, 0.08
+_OPEN_S, _RETRY_S = 5.0, 0.01
+_CHUNK_BYTES = 1 << 20
+_MOST_FLOWS = 32
+_NEAR, _FAR = "192.0.2.1", "192.0.2.2"
+"""Addresses of the block for documentation, which nobody routes."""
+
+_PORT = 5001
+
+
+def _send(sender: socket.socket) -> None:
+    chunk = memoryview(bytes(_CHUNK_BYTES))
+    with sender, suppress(OSError):
+        while True:
+            sender.send(chunk)
+
+
+def _receive(receiver: socket.socket, sizes: list[int]) -> None:
+    buffer = bytearray(_CHUNK_BYTES)
+    with receiver, suppress(OSError):
+        while size := receiver.recv_into(buffer):
+            sizes.append(size)
+
+
+def measure_veth(flows: int, segments: int) -> int:
+    """Bit/s, frames counted, that so many flows move through a veth in bundles of ``segments``
+    packets.
+
+    Nothing on the host is touched, nothing is left. Raises MachineError where that is not
+    permitted.
+    """
+    try:
+        return apart(lambda: _attempt(min(flows, _MOST_FLOWS), segments))
+    except OSError as error:
+        raise MachineError(
+            f"what a veth carries here could not be measured: {error.strerror}",
+            fix="Run `testbed doctor`",
+        ) from error
+
+
+def _attempt(count: int, segments: int) -> int:
+    with _fresh() as near, _fresh() as far, ThreadPoolExecutor(2 * count) as pool:
+        enter(near)
+        _lay(near, far, segments)
+        flows, sizes = _connect(far, count), list[int]()
+        try:
+            for sender, receiver in flows:
+                pool.submit(_send, sender)
+                pool.submit(_receive, receiver, sizes)
+            time.sleep(_SETTLE_S)
+            before, began = sum(sizes), time.monotonic()
+            time.sleep(_MEASURE_S)
+            moved, took = sum(sizes) - before, time.monotonic() - began
+        finally:
+            for end in chain(*flows):
+                with suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+    return int(8 * moved * FRAME_BYTES / SEGMENT_BYTES / took)
+
+
+@contextmanager
+def _fresh() -> Iterator[str]:
+    """A namespace for the length of a ``with`` block; the calling thread is in it."""
+    leave_for_new()
+    with opened(OWN) as descriptor:
+        yield f"/proc/self/fd/{descriptor}"
+
+
+def _lay(near: str, far: str, segments: int) -> None:
+    with NetlinkChannel(near) as here, NetlinkChannel(far) as remote:
+        cable = devices.add_veth(here, "near", "far", far)
+        other = devices.named(remote, "far")
+        for channel, own, address, peer in (
+            (here, cable, _NEAR, Neighbour(_FAR, other.mac)),
+            (remote, other, _FAR, Neighbour(_NEAR, cable.mac)),
+        ):
+            devices.set_link(channel, own.index, GSO_MAX_SEGS=segments)
+            devices.add_address(channel, own.index, address, 24)
+            devices.set_up(channel, own.index)
+            add_neighbour(channel, own.index, peer)
+
+
+def _connect(far: str, count: int) -> list[tuple[socket.socket, socket.socket]]:
+    with inside(far):
+        listener = socket.create_server((_FAR, _PORT))
+    flows = []
+    with listener:
+        for _ in range(count):
+            sender = _patiently()
+            receiver, _ = listener.accept()
+            for end in (sender, receiver):
+                end.settimeout(None)
+            flows.append((sender, receiver))
+    return flows
+
+
+def _patiently() -> socket.socket:
+    """Connect: what is sent at once after a cable was switched on is lost."""
+    give_up = time.monotonic() + _OPEN_S
+    while True:
+        try:
+            return socket.create_connection((_FAR, _PORT), timeout=_RETRY_S)
+        except TimeoutError:
+            if time.monotonic() > give_up:
+                raise

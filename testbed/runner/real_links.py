@@ -26,7 +26,7 @@ from testbed.scenario.node_timeline import node_changes
 from testbed.topology import NodeSpec
 from testbed.training.job import Job
 from testbed.training.membership import multicasts
-from testbed.user_files import PinnedFolder
+from testbed.user_files import OpenedPath, PinnedFolder
 
 if TYPE_CHECKING:
     from testbed.runner.observe import RunObserver
@@ -361,7 +361,7 @@ def training_trials(
                 directory,
                 quiet=quiet,
                 keep_failed=keep_failed,
-                folders=experiment.folders,
+                folders=tuple(map(OpenedPath, experiment.folders)),
                 racks=racks(experiment.scenario),
                 multicast=any(multicasts(algorithm) for algorithm in experiment.algorithms),
                 least=least,

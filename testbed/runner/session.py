@@ -28,7 +28,7 @@ from testbed.runner.signals import Failures, shielded
 from testbed.scenario.load import Loaded
 from testbed.scenario.timeline import Timeline
 from testbed.topology import CONTROL_PORT, Cable, NodePlacement, NodeSpec, RackSpec
-from testbed.user_files import PinnedFolder, last_line_in
+from testbed.user_files import OpenedPath, PinnedFolder, last_line_in
 
 
 class LostWorkerBudget:
@@ -70,7 +70,7 @@ class Session:
         *,
         quiet: bool = False,
         keep_failed: bool = False,
-        folders: tuple[Path, ...] = (),
+        folders: tuple[OpenedPath, ...] = (),
         racks: Sequence[RackSpec] = (),
         multicast: bool = False,
         exec_environment: ExecEnvironment | None = None,

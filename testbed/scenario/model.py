@@ -297,6 +297,9 @@ class Train(Model):
         "one that ships, or a file.",
     )
     split: Split = Field(Split(), description="Which samples are whose.")
+    classes: Annotated[int, Field(ge=2)] | None = Field(
+        None, description="Only samples of the first so many classes; absent: all."
+    )
     participation: Participation | None = Field(
         None, description="How many workers take part in a step; absent: all."
     )
@@ -331,6 +334,9 @@ class Derived(Model):
     down_options: dict[str, Any] = Field({}, description="Options of that value coding to change.")
     down_memory: str | None = Field(
         None, description="What becomes of what the server's replies lack of the mean."
+    )
+    down_density: Fraction | None = Field(
+        None, description="Share of the mean's elements that the server sends, the greatest."
     )
     exchange: str | None = Field(None, description="How it travels.")
     exchange_options: dict[str, Any] = Field({}, description="Options of the exchange to change.")

@@ -23,10 +23,18 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from testbed.compress.aggregate import Aggregate
-from testbed.compress.base import BufferPool, PayloadBuffer, Recipe, RecipeChoice, Sparse
+from testbed.compress.base import (
+    BufferPool,
+    PayloadBuffer,
+    Recipe,
+    RecipeChoice,
+    Sparse,
+    selectors,
+)
 from testbed.compress.compressor import as_arrays, as_tensors
-from testbed.compress.gradient_stats import refuse
+from testbed.compress.gradient_stats import element_count, refuse
 from testbed.compress.layout import Shard
+from testbed.compress.memory import NoMemory
 from testbed.compress.payload import encode, read_message
 from testbed.control.base import Observation
 from testbed.errors import WireError
@@ -92,7 +100,8 @@ class UpdateEncoder:
         p = m + e        send Q(p on S)        e ← p − Q(p on S)
 
     so that Σ replies + residual = Σ means. Elements outside S wait for a round that sends them: the
-    reply is as sparse as without a memory.
+    reply is as sparse as without a memory. With ``down_density`` S are the greatest of all of p,
+    sent in this round or before (global top-k; gTop-k, Shi et al. 2019).
     """
 
     def __init__(self, algorithm: Algorithm, layout: Layout) -> None:
@@ -101,6 +110,10 @@ class UpdateEncoder:
         """None where nothing is kept: a memory reads the whole vector for its statistics."""
         if algorithm.down_memory != "none":
             self.memory = Recipe(memory=RecipeChoice(algorithm.down_memory)).make_memory(layout)
+        self._density, self._selector = algorithm.down_density, selectors.get("topk")()
+        self._most = element_count(layout.size, self._density)
+        self.sent_count = 0
+        """Elements of the last mean that were sent."""
         self._flat: Tensor | None = None
         self._payload = PayloadBuffer()
 
@@ -121,20 +134,27 @@ class UpdateEncoder:
         for message in messages:
             self.aggregate.add(message)
         mean: Sparse = self.aggregate.mean(workers)
-        return self.encode(mean, rng), mean.count
+        return self.encode(mean, rng), self.sent_count
 
     def encode(self, mean: Sparse, rng: Random) -> memoryview:
         """The payload of ``mean`` (on the host); it holds until the next one. Raises GradientError
         where finite gradients add up to more than float32 holds."""
         if not isfinite(float(mean.values.sum())):
             refuse(mean.values, self._layout, mean.indices, "mean gradient")
-        if self.memory is None:
+        self.sent_count = mean.count
+        few = self._density == 1 or (self.memory is None and mean.count <= self._most)
+        if self.memory is None and few:
             return encode(mean, self._values, rng, self._payload).payload
-        given = self.memory.accumulate(self._spread(mean))
-        values = given.flat if mean.indices is None else given.flat[mean.indices]
-        sent = Sparse(mean.size, mean.indices, values)
+        memory = self.memory or NoMemory(self._layout)
+        given = memory.accumulate(self._spread(mean))
+        if few:
+            values = given.flat if mean.indices is None else given.flat[mean.indices]
+            sent = Sparse(mean.size, mean.indices, values)
+        else:
+            sent = self._selector.select(given, self._density, rng)
+        self.sent_count = sent.count
         encoded = encode(sent, self._values, rng, self._payload)
-        self.memory.update(given, replace(sent, values=encoded.values))
+        memory.update(given, replace(sent, values=encoded.values))
         return encoded.payload
 
     def state(self) -> dict[str, Any]:
@@ -163,7 +183,7 @@ class PayloadAverager:
     """Averages messages of ``shard`` into a payload, as the algorithm of ``job`` codes updates."""
 
     def __init__(self, job: Job, shard: Shard) -> None:
-        self._job, self._shard = job, shard
+        self._job, self._shard, self.size = job, shard, shard.layout.size
         self._encoder, self._scratch = UpdateEncoder(job.algorithm, shard.layout), BufferPool()
 
     def average(
@@ -185,4 +205,4 @@ class PayloadAverager:
                 name = self._job.peer_name(message.sender)
                 raise WireError(f"gradient of {name}, step {message.step}: {error}") from error
         mean: Sparse = aggregate.mean(len(messages))
-        return self._encoder.encode(mean, rng), mean.count, stats
+        return self._encoder.encode(mean, rng), self._encoder.sent_count, stats

@@ -36,8 +36,37 @@ def derive(seed: int, *purpose: str | int) -> int:
 
 
 def open_task(train: Train) -> Task:
-    """The task that ``train`` names. Raises InputError for an unknown one."""
-    return tasks.get(train.task, where="train.task")(Path(train.data) if train.data else None)
+    """The task that ``train`` names. Raises InputError for an unknown one, or fewer classes than
+    asked for."""
+    kind = tasks.get(train.task, where="train.task")
+    task = kind(Path(train.data) if train.data else None)
+    if train.classes is None:
+        return task
+    if train.classes > kind.classes:
+        raise InputError(
+            f"task {train.task!r} has {kind.classes} classes, not {train.classes}",
+            where="train.classes",
+        )
+    return FirstClasses(task, train.classes)
+
+
+class FirstClasses:
+    """The samples of ``task`` whose labels are below ``classes``."""
+
+    def __init__(self, task: Task, classes: int) -> None:
+        self._task, self._classes = task, classes
+
+    def train_set(self) -> Samples:
+        """See ``Task``."""
+        return self._chosen(self._task.train_set())
+
+    def test_set(self) -> Samples:
+        """See ``Task``."""
+        return self._chosen(self._task.test_set())
+
+    def _chosen(self, samples: Samples) -> Samples:
+        x, y = samples
+        return x[y < self._classes], y[y < self._classes]
 
 
 def on_device(samples: Samples, device: torch.device, where: str) -> Samples:

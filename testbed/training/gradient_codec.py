@@ -145,6 +145,8 @@ class CompressedCodec:
             # all peers draw alike: else their means, and then their replicas, would differ
             rng = Random(f"{self._job.seed}/mean/{number}/{update.version}")
             payload, _, stats = self._averagers[number].average(update.parts, rng)
+            if self._job.algorithm.down_density < 1:
+                self._node.compressed(1, self._averagers[number].size)
             return payload, stats
         if self._stats is None or number:
             return update.payload, None
@@ -218,6 +220,7 @@ class BlockCodec(DenseCodec):
     ) -> None:
         super().__init__(replica)
         self._computation, self._exchange = computation, exchange
+        exchange.matrices = tuple(part.rows for part in replica.flat.layout)
 
     def encode(self) -> list[tuple[int, Buffer]]:
         """In the place of the rows themselves. Raises GradientError for what is no number."""

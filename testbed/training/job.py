@@ -4,17 +4,18 @@ messages.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal, NamedTuple
 
-from pydantic import ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from testbed.algorithms import Algorithm
 from testbed.errors import InputError
 from testbed.exchange.base import TransferTiming
 from testbed.node import Message, Node
 from testbed.scenario.model import Train
-from testbed.scenario.profile import LayerTimes, Profile
+from testbed.scenario.profile import Profile
 
 
 class SharedLink(NamedTuple):
@@ -29,6 +30,8 @@ class SharedLink(NamedTuple):
 class Job:
     """One algorithm with one seed. All nodes of a run get the same, but for ``node``, ``rank``,
     ``peer``. Times inside ``train`` are wall times: dilation has been applied."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     run: int
     """Number in every frame of the run, 64 bit."""
@@ -82,46 +85,21 @@ class Job:
 
     def to_json(self) -> dict[str, Any]:
         """As it travels; ``from_json`` reads it back equal."""
-        return {
-            **{field.name: getattr(self, field.name) for field in fields(self)},
-            "algorithm": asdict(self.algorithm),
-            "train": self.train.model_dump(mode="json", by_alias=True),
-            "sizes": [[asdict(sizes) for sizes in step] for step in self.sizes],
-            "names": list(self.names),
-            "step_times": list(self.step_times),
-            "profile": None if self.profile is None else asdict(self.profile),
-        }
+        plain: dict[str, Any] = _adapter().dump_python(self, mode="json", by_alias=True)
+        return plain
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Job:
         """Read what ``to_json`` wrote. Raises InputError when it is something else."""
         try:
-            return cls(
-                **{
-                    **data,
-                    "algorithm": Algorithm(**data["algorithm"]),
-                    "train": Train.model_validate(data["train"]),
-                    "sizes": tuple(
-                        tuple(PayloadSizes(**sizes) for sizes in step)
-                        for step in data.get("sizes", ())
-                    ),
-                    "names": tuple(data.get("names", ())),
-                    "step_times": tuple(data.get("step_times", ())),
-                    "absences": tuple((a, b) for a, b in data.get("absences", ())),
-                    "way_up": tuple(SharedLink(*link) for link in data.get("way_up", ())),
-                    "way_down": tuple(SharedLink(*link) for link in data.get("way_down", ())),
-                    "profile": _profile(data.get("profile")),
-                }
-            )
-        except (TypeError, KeyError, ValidationError) as error:
+            return _adapter().validate_python(data)
+        except ValidationError as error:
             raise InputError(f"this is not a job: {error}") from error
 
 
-def _profile(data: dict[str, Any] | None) -> Profile | None:
-    if data is None:
-        return None
-    layers = tuple(LayerTimes(**layer) for layer in data["layers"])
-    return Profile(layers, data["source"], data["about"])
+@cache
+def _adapter() -> TypeAdapter[Job]:
+    return TypeAdapter(Job)
 
 
 @dataclass(frozen=True, slots=True)

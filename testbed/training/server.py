@@ -61,6 +61,8 @@ class ServerRound:
         """Average ``messages``; return the mean's payload, and what sends the reply."""
         node, complete_s = self._node, self._node.now()
         payload, count, stats = self._averagers[number].average(messages, rng)
+        if self._job.algorithm.down_density < 1:
+            node.compressed(1, self._averagers[number].size)
         aggregate_s = node.now() - complete_s
         received = [message_fields(node, message) for message in messages]
         reply = payload if stats is None else stats.append_to(payload)

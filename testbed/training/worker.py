@@ -5,10 +5,11 @@ as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from testbed.control.base import controller_seed, controllers
@@ -48,6 +49,7 @@ from testbed.training.membership import (
     peers,
     worker_class,
 )
+from testbed.training.models.architectures import measure_statistics, normalises_by_batch
 from testbed.training.models.base import build
 from testbed.training.replica import FlatModel
 from testbed.training.shared_replica import AnyComputation, AnyReplica, ReplicaProvider
@@ -239,6 +241,7 @@ DURING_RUN = 2_000
 
 class RunEvaluator:
     """Evaluates ``replica`` every ``train.evaluate_every`` steps and at the end, and records it.
+    Statistics of batch normalisation are measured anew for each, on training samples.
 
     Evaluations during the run are of a snapshot, in an activity of their own, one at a time: so a
     round never waits for one, and workers' communication delay does not contain it.
@@ -248,7 +251,12 @@ class RunEvaluator:
         train, device = job.train, replica.parameters.device
         self._node, self._every, self.replica = node, train.evaluate_every, replica
         self._flat = FlatModel(build(train.model, train.task, train.width, job.seed), device)
-        self._all = on_device(open_task(train).test_set(), device, "train.task")
+        task = open_task(train)
+        self._all = on_device(task.test_set(), device, "train.task")
+        self._known: Sequence[Tensor] = ()
+        if normalises_by_batch(self._flat.module):
+            known, _ = on_device(subset(task.train_set(), DURING_RUN), device, "train.task")
+            self._known = torch.split(known, _CHUNK)
         self._some = subset(self._all, DURING_RUN)
         self._task: NodeTask | None = None
         self._results: Queue[EvaluationRecord] = node.queue()
@@ -304,6 +312,7 @@ class RunEvaluator:
         x, y = samples
         correct, loss = 0, 0.0
         with torch.inference_mode():
+            measure_statistics(self._flat.module, self._known)
             for images, labels in zip(torch.split(x, _CHUNK), torch.split(y, _CHUNK), strict=True):
                 logits = self._flat.forward(images)
                 correct += int((logits.argmax(1) == labels).sum())

@@ -15,7 +15,7 @@ from testbed.fabric.docker.compose_file import RUN_LABEL, to_yaml
 from testbed.fabric.docker.engine import Compose, clean
 from testbed.fabric.docker.fabric import DockerFabric
 from testbed.topology import NodeSpec
-from testbed.user_files import PinnedFolder
+from testbed.user_files import OpenedPath, PinnedFolder
 
 pytestmark = [pytest.mark.docker, pytest.mark.root]
 
@@ -39,21 +39,32 @@ def test_another_compose_file_is_not_what_compose_makes(image: str, tmp_path: Pa
     assert removed == [f"container narrows-{run}-wanted"]
 
 
-def test_another_working_folder_is_refused_before_a_command_is_in_it(
-    image: str, tmp_path: Path
+@pytest.mark.parametrize("which", ["a folder", "data"])
+def test_another_folder_is_refused_before_a_command_is_in_it(
+    image: str, tmp_path: Path, which: str
 ) -> None:
-    work, meeting, secrets = (tmp_path / name for name in ("a folder", "meeting", "secrets"))
-    for folder in (work, meeting, secrets):
+    """The working folder; and one that an option names, even before containers are made."""
+    folders = [tmp_path / name for name in ("a folder", "meeting", "secrets", "data")]
+    for folder in folders:
         folder.mkdir()
+    work, meeting, secrets, data = folders
     exec_environment = ExecEnvironment(work, meeting, user="61234:61234")
+    read = (OpenedPath(data),)
     context = RunContext(
-        new_id(), tmp_path / "run", "a-token", quiet=True, exec_environment=exec_environment
+        new_id(), tmp_path / "run", "a-token", True, read, exec_environment=exec_environment
     )
     fabric = DockerFabric(context)
+
+    def swap() -> None:
+        (tmp_path / which).rename(tmp_path / "moved")
+        (tmp_path / which).symlink_to(secrets)
+
     try:
+        if which == "data":
+            swap()
         fabric.create([NodeSpec("worker-0", "worker", "worker", 0, 0)])
-        work.rename(tmp_path / "moved")
-        work.symlink_to(secrets)
+        if which != "data":
+            swap()
         with pytest.raises(ExperimentError, match="another folder than the run began with"):
             fabric.start()
     finally:

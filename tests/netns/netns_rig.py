@@ -22,6 +22,7 @@ from testbed.links.network import namespaces
 from testbed.runner import bulk_flow
 from testbed.scenario.link_state import LinkChange, LinkDirection, LinkState
 from testbed.topology import NodePlacement, NodeSpec
+from testbed.user_files import OpenedPath
 
 MBIT = 1_000_000
 STALL_LOOK_S = 0.002
@@ -135,11 +136,18 @@ def host_objects() -> dict[str, set[str]]:
     }
 
 
-def make_rig(tmp_path: Path, workers: int = 1, *, staffed: bool = False) -> Rig:
-    """``staffed``: nodes can be started, which train nothing."""
+def make_rig(
+    tmp_path: Path, workers: int = 1, *, staffed: bool = False, read: tuple[OpenedPath, ...] = ()
+) -> Rig:
+    """``staffed``: nodes can be started, which train nothing. ``read``: what nodes are shown besides."""
     exec_environment = None if staffed else ExecEnvironment(tmp_path, tmp_path, "0:0")
     context = RunContext(
-        new_id(), tmp_path, secrets.token_hex(8), exec_environment=exec_environment, trains=False
+        new_id(),
+        tmp_path,
+        secrets.token_hex(8),
+        folders=read,
+        exec_environment=exec_environment,
+        trains=False,
     )
     fabric = NetnsFabric(context)
     nodes = specs(workers)
@@ -156,11 +164,16 @@ def make_rig(tmp_path: Path, workers: int = 1, *, staffed: bool = False) -> Rig:
 
 @contextmanager
 def standing(
-    tmp_path: Path, state: Path, workers: int = 1, *, staffed: bool = False
+    tmp_path: Path,
+    state: Path,
+    workers: int = 1,
+    *,
+    staffed: bool = False,
+    read: tuple[OpenedPath, ...] = (),
 ) -> Iterator[Rig]:
     """A rig of which nothing may be left, nor of its journal in ``state``."""
     with no_groups_left():
-        made = make_rig(tmp_path, workers, staffed=staffed)
+        made = make_rig(tmp_path, workers, staffed=staffed, read=read)
         mine = names_of(made)
         try:
             yield made

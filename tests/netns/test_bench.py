@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -16,6 +20,7 @@ from testbed.records.manifest import THRESHOLDS
 
 PAYLOAD = 1448 / 1514
 """Of a full segment with its Ethernet, IPv4 and TCP headers."""
+PYTHON = sys.executable.encode()
 PROGRAM = "from testbed.bench.cli import app; app()"
 
 
@@ -67,17 +72,23 @@ def test_busy_processes_end_with_their_block_and_by_themselves() -> None:
     def children() -> str:
         return Path("/proc/thread-self/children").read_text()
 
+    def start_and_leave() -> None:
+        stack.enter_context(busy(1, 30.0))
+        pids.append(int(children()))
+        while not Path(f"/proc/{pids[0]}/cmdline").read_bytes().startswith(PYTHON):
+            time.sleep(0.01)
+
+    stack, pids = ExitStack(), list[int]()
     before = children()
     with busy(2, 30.0):
         assert len(children().split()) == len(before.split()) + 2
     assert children() == before
-    alone = subprocess.run(
-        [sys.executable, "-m", "testbed.bench.busy", "0.2", "--parent", "1"],
-        env=environment(),
-        check=False,
-        timeout=20,
-    )
-    assert alone.returncode == 1  # its parent is another process
+    starter = Thread(target=start_and_leave)
+    starter.start()
+    starter.join()
+    _, status = os.waitpid(pids[0], 0)
+    assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL  # with the thread that started it
+    stack.close()
     began = time.monotonic()
     with busy(1, 0.1):
         time.sleep(0.05)

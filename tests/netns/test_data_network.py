@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from netns_rig import MBIT, Rig, make_rig, rate_of
 
-from testbed.links import unshaped
 from testbed.links.network import namespaces
 from testbed.links.network.namespaces import remembers_connections
 from testbed.process import environment
+from testbed.runner.preflight import measure_veth
 
 
 @pytest.fixture
@@ -103,9 +103,9 @@ def test_who_is_left_in_a_namespace_ends_with_it() -> None:
 def test_a_veth_is_measured_quickly_and_leaves_nothing() -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     began = time.monotonic()
-    large = unshaped.measure(1, 43)
+    large = measure_veth(1, 43)
     assert time.monotonic() - began < 5.0  # a fifth of a second where nobody else runs
-    assert large > unshaped.measure(1, 1) > 10 * MBIT
-    assert unshaped.measure(2, 43) > 10 * MBIT
+    assert large > measure_veth(1, 1) > 10 * MBIT
+    assert measure_veth(2, 43) > 10 * MBIT
     assert before == len(list(Path("/proc/self/fd").iterdir()))
     assert not {"near", "far"} & {path.name for path in Path("/sys/class/net").iterdir()}

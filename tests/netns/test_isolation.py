@@ -17,12 +17,14 @@ from typing import Any
 
 import pytest
 from command_rig import Command, descendants
+from netns_rig import standing
 from processes_rig import own_namespaces, parts, sockets_of, status_of, table, writable_mounts
 from unprivileged import USER, as_user
 from verdict_rig import accepted_run
 
 from testbed import cgroups
-from testbed.errors import MachineError
+from testbed.cli.exec import _readable
+from testbed.errors import ExperimentError, MachineError
 from testbed.fabric.file_view import NODE_USER
 from testbed.process import PACKAGE, environment
 
@@ -199,6 +201,28 @@ def test_what_root_may_enter_alone_is_not_shown(
         assert (folder / "got").read_text() == "secret"
     finally:
         secret.unlink()
+
+
+def test_a_link_to_read_that_leads_elsewhere_later_is_not_shown(
+    tmp_path: Path, state: Path
+) -> None:
+    """Its owner has it lead to what only root may read, after it was checked."""
+    link, meant, secrets = (tmp_path / name for name in ("link", "meant", "secrets"))
+    for folder, mode in ((meant, 0o755), (secrets, 0o700)):
+        folder.mkdir(mode=mode)
+        (folder / "file").write_text(folder.name)
+    link.symlink_to(meant)
+    read = _readable([link])
+    link.unlink()
+    link.symlink_to(secrets)
+    with standing(tmp_path, state, read=read) as rig:
+        with pytest.raises(ExperimentError, match="another folder than the run began with"):
+            rig.fabric.launch("worker-0", ["true"], {})
+        link.unlink()
+        link.symlink_to(meant)
+        job = rig.fabric.launch("worker-0", ["cat", str(link / "file")], {})
+        assert job.stdout is not None and job.stdout.read() == b"meant"
+        job.stdout.close()
 
 
 def test_other_programs_are_started_as_nobody_too() -> None:

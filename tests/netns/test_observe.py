@@ -18,6 +18,7 @@ from urllib.request import urlopen
 
 import pytest
 from command_rig import Command, command_line, descendants
+from dashboard_queries import queries
 
 from testbed.host import prometheus
 from testbed.records import metrics
@@ -113,7 +114,7 @@ def test_every_query_of_the_dashboard_gets_data_from_a_run(
     values = {entry["name"]: entry["current"]["value"] for entry in document["templating"]["list"]}
     assert values == {"run": run.name, "link": "server"}
 
-    missing = set(dashboard.queries(document))
+    missing = set(queries(document))
     assert len(missing) >= 18
 
     def all_answered() -> bool:

@@ -57,10 +57,10 @@ ELSEWHERE = """
 from pathlib import Path
 from testbed.errors import MachineError
 from testbed.host.user_namespace import elsewhere, enter_own_world
-from testbed.links.unshaped import measure
+from testbed.runner.preflight import measure_veth
 
 def refuse():
-    raise MachineError(f"moved {measure(1, 10) > 0}", fix="nothing")
+    raise MachineError(f"moved {measure_veth(1, 10) > 0}", fix="nothing")
 
 try:
     elsewhere(refuse)

@@ -6,12 +6,16 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
+import torch
 from layered_rig import EXPONENTS, LAYERS, LEFT_S, curve, driven, observation
 from ruamel.yaml import YAML
 
 from testbed.compatibility import resolve
+from testbed.compress.compressor import Compressor
+from testbed.compress.layout import Layout
 from testbed.control.algc import Algc
 from testbed.control.base import LayerController
 from testbed.control.cost_model import DensitySizes
@@ -68,6 +72,7 @@ def test_constants() -> None:
     assert controller.options.model_dump() == {
         "warm_up": 20, "every": 50, "k_max": 1.0, "k_min": 0.001, "initial_k": 0.05, "exposed": 0.25,
         "forward": 0.0, "backward": 0.667, "threshold": True, "layerwise": True, "budget": "hidden",
+        "residuals_every": 0,
     }  # fmt: skip
     assert isinstance(controller, LayerController)
     assert controller.watches == {"buckets", "curves"}
@@ -87,6 +92,27 @@ def test_first_decision_after_twenty_steps_and_then_every_fifty() -> None:
         before = after
     assert changes == [20, 70, 120]
     assert controller.densities(["never seen"]) == [0.05]
+
+
+def test_residuals_travel_in_every_so_manieth_step() -> None:
+    """All of p, so that nothing stays with the worker; densities in between are as without."""
+    plain, other = Algc(seed=0), Algc(seed=0, residuals_every=8)
+    for step in range(1, 70):
+        before = other.densities([*LAYERS])
+        assert before == ([1.0] * len(LAYERS) if step % 8 == 0 else plain.densities([*LAYERS]))
+        asked = dict(zip(LAYERS, plain.densities([*LAYERS]), strict=True))
+        for controller in (plain, other):
+            controller.observe(observation(asked, step=step))
+    assert resolve("algc-residuals").options == {"residuals_every": 50}
+
+
+def test_a_worker_that_sent_its_residuals_has_none() -> None:
+    row = resolve("algc-residuals")
+    compressor = Compressor(row.recipe, {"all": Layout.of([("a", (30, 20)), ("b", (50,))])})
+    for density, left in ((0.05, True), (1.0, False), (0.05, True)):
+        compressor.compress("all", torch.randn(650), [density, density], Random(0))
+        residuals = compressor.state()["memory"].values()
+        assert any(bool(residual.count_nonzero()) for residual in residuals) == left
 
 
 @pytest.mark.parametrize("per_s", [3e-6, 6e-6, 1.2e-5])

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from synthetic_run import Recipe, make_run
 
-from analysis import __main__ as command
 from analysis import tables
 from analysis.figures import (
     FIGURES,
@@ -22,7 +21,7 @@ from analysis.figures import (
     speedup_bars,
 )
 from analysis.load import Run, load, load_all
-from analysis.report import make_figures
+from analysis.report import make_figures, write_report
 from analysis.series import EndSamples
 from testbed.errors import InputError
 from testbed.fidelity.verdict import Verdict
@@ -56,8 +55,8 @@ def runs(paths: list[Path]) -> list[Run]:
 
 @pytest.fixture(scope="module")
 def drawn(paths: list[Path], out: Path) -> Path:
-    """Where ``python -m analysis`` wrote its report of all runs."""
-    assert command.main([*map(str, paths), "--out", str(out / "report")]) == 0
+    """Where ``testbed report`` wrote its report of all runs."""
+    write_report(paths, out / "report")
     return out / "report"
 
 

@@ -1,22 +1,22 @@
-"""`python -m analysis` and `testbed report`, where there is little or nothing to draw."""
+"""`testbed report`, where there is little or nothing to draw."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+import pytest
 from synthetic_run import Recipe, make_run
 
-from analysis import __main__ as command
 from analysis.figures import FIGURES
 from testbed.cli.report import report
+from testbed.errors import InputError
 
 
-def test_the_module_command_refuses_in_a_sentence(tmp_path: Path, capsys) -> None:
-    assert command.main([str(tmp_path), "--out", str(tmp_path / "r")]) == 2
-    printed = capsys.readouterr()
-    assert "no manifest.json" in printed.err
-    assert printed.out == ""
+def test_what_is_no_run_is_refused_in_a_sentence(tmp_path: Path, capsys) -> None:
+    with pytest.raises(InputError, match=r"no manifest\.json"):
+        report([tmp_path], tmp_path / "r")
+    assert capsys.readouterr().out == ""
 
 
 def test_the_report_verb_draws_a_run_of_one_step_without_links_or_accuracy(

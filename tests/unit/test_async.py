@@ -147,6 +147,7 @@ def derived(**changes: Any) -> Any:
     [
         ({"down": "int8"}, "cannot write them as 'int8'"),
         ({"down_memory": "feedback"}, "with memory 'feedback'"),
+        ({"down_density": 0.1}, "and density 0.1"),
         ({"agree": True}, "no step at which all workers could agree"),
         ({"exchange_options": {"bound": -1}}, "bound: .*greater than or equal to 0"),
         ({"exchange": "ps-backup", "exchange_options": {"b": 1}}, "unknown option 'b'"),

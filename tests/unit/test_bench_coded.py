@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from testbed.bench.coded import Variant, modelled, pace_s, rows
+from testbed.bench.coded import Variant, pace_s, rows
 
 BASE: dict[str, Any] = {
     "name": "paper",
@@ -14,14 +14,6 @@ BASE: dict[str, Any] = {
               "evaluate_every": 30},
     "algorithms": ["ssgd"],
 }  # fmt: skip
-
-
-@pytest.mark.parametrize(("share", "saved"), [(0.0561, 0.5397), (0.1033, 0.3911)])
-def test_the_best_redundancy_saves_what_the_paper_says(share: float, saved: float) -> None:
-    """r·c + (1 - c)/r, the least of which is 1 - saved; with one copy nothing is saved."""
-    steps = [modelled(share, r, 1 / r) for r in range(1, 17)]
-    assert min(steps) == pytest.approx(1 - saved, abs=1e-3)
-    assert steps[0] == pytest.approx(1.0)
 
 
 def test_a_pace_makes_the_share() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 
 import numpy as np
@@ -22,6 +23,7 @@ from testbed.bench.exchange.cases import (
     row,
 )
 from testbed.errors import InputError
+from testbed.links.agent.protocol import dump, read
 from testbed.scenario.link_state import FRAME_BYTES, SEGMENT_BYTES
 
 SLOW = BenchLink.parse("100 Mbit/s")
@@ -76,7 +78,7 @@ def test_a_row_is_made_of_medians() -> None:
 
 def test_a_task_survives_its_journey() -> None:
     given = task(1, 3, "ps-loop")
-    assert BenchTask.from_json(given.to_json()) == given
+    assert read(BenchTask, json.loads(dump(given))) == given
 
 
 def test_gradients_are_added_in_order_of_rank() -> None:

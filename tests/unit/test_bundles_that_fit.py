@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from testbed.comm_trace.trace import MessageTrace
-from testbed.links import capabilities
 from testbed.runner import comm_replay, link_replay, preflight, real_links, run
 from testbed.runner.comm_replay_trial import CommReplay
 from testbed.runner.exec import run as exec_run
@@ -63,7 +62,7 @@ def test_a_run_has_the_bundle_that_preflight_found(
         return segments * per_packet_mbit * MBIT, segments * per_packet_mbit * MBIT
 
     monkeypatch.setattr(preflight.os, "geteuid", lambda: 0)
-    monkeypatch.setattr(capabilities, "measured", measured)
+    monkeypatch.setattr(preflight, "measured", measured)
     ends = trace.timeline().highest_rates()
     assert set(ends.values()) == {500 * MBIT} and len(ends) == 4
     assert held(trace, preflight.check(trace, "netns", filled=True)) == expected

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from testbed.errors import MachineError
-from testbed.links import capabilities, unshaped
-from testbed.links.capabilities import FLOOR_BITS, SHARE, busy_at_once, check_capacity
+from testbed.links.tc.parameters import FLOOR_BITS
+from testbed.runner import preflight
+from testbed.runner.preflight import SHARE, busy_at_once, check_capacity
 from testbed.scenario.link_state import LinkDirection
 
 GBIT = 1_000_000_000
@@ -29,9 +30,9 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[int, in
         return segments * GBIT * (2 if flows == 1 else 3) // 2
 
     monkeypatch.setenv("NARROWS_STATE", str(tmp_path))
-    monkeypatch.setattr(unshaped, "measure", measure)
-    monkeypatch.setattr(capabilities, "_known", {})
-    monkeypatch.setattr(capabilities.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(preflight, "measure_veth", measure)
+    monkeypatch.setattr(preflight, "_known", {})
+    monkeypatch.setattr(preflight.os, "cpu_count", lambda: 2)
     return measured
 
 
@@ -45,11 +46,11 @@ def test_what_fits_is_measured_once(asked: list[tuple[int, int]], tmp_path: Path
     for _ in range(2):
         check_capacity(star(6 * GBIT, "server"), 6 * GBIT, lambda _: [10])
     assert asked == [(1, 10), (2, 10)]
-    capabilities._known.clear()  # as in another process
+    preflight._known.clear()  # as in another process
     check_capacity(star(6 * GBIT, "server"), 6 * GBIT, lambda _: [10])
     assert asked == [(1, 10), (2, 10)]
     (tmp_path / "capacity.json").write_text('{"boot": "another", "10": [1, 1]}')
-    capabilities._known.clear()
+    preflight._known.clear()
     check_capacity(star(6 * GBIT, "server"), 6 * GBIT, lambda _: [10])
     assert len(asked) == 4
 
@@ -85,7 +86,7 @@ def test_the_dilation_named_fits_with_smaller_bundles(asked: list[tuple[int, int
 def test_a_measurement_on_a_busy_machine_refuses_nobody(
     asked: list[tuple[int, int]], tmp_path: Path
 ) -> None:
-    capabilities._known[10] = (GBIT, GBIT)
+    preflight._known[10] = (GBIT, GBIT)
     check_capacity(star(6 * GBIT, "server"), 6 * GBIT, lambda _: [10])
     assert asked == [(1, 10), (2, 10)]
 
@@ -106,14 +107,14 @@ def test_the_shortest_bundle_that_fits_is_needed(
     assert check_capacity(links, at_once, lambda _: [1, 2, 4, 6]) == bundle
     assert max(segments for _, segments in asked) == bundle
     assert check_capacity(links, at_once, lambda _: [1, 2, 4, 6]) == bundle, "a second time"
-    capabilities._known.clear()  # as in another process
+    preflight._known.clear()  # as in another process
     assert check_capacity(links, at_once, lambda _: [1, 2, 4, 6]) == bundle
 
 
 def test_a_measurement_on_a_busy_machine_makes_no_bundle_longer(
     asked: list[tuple[int, int]],
 ) -> None:
-    capabilities._known[3] = (GBIT, GBIT)
+    preflight._known[3] = (GBIT, GBIT)
     assert check_capacity(star(2 * GBIT, "server"), 2 * GBIT, lambda _: [3, 6, 12]) == 1
 
 

@@ -11,12 +11,14 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClassesForFiles
 from google.protobuf.proto import parse_length_prefixed
 
-from testbed.comm_trace.chakra import chakra_of, read_chakra, write_chakra
-from testbed.comm_trace.chakra_protobuf import (
+from testbed.comm_trace.chakra import (
     ChakraNode,
     Collective,
     NodeType,
+    chakra_of,
+    read_chakra,
     read_file,
+    write_chakra,
     write_file,
 )
 from testbed.comm_trace.trace import MessageTrace, TraceOperation

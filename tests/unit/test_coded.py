@@ -13,8 +13,17 @@ from coded_rig import ALL, MOST, blocks, direct, exchanged, rounds
 
 from testbed.errors import ExperimentError, InputError, WireError
 from testbed.exchange.base import TransferTiming
-from testbed.exchange.coded.round import CodedHeader, CodedNote, PacketLog, header_bytes
-from testbed.exchange.coded.schemes import block_count, length, loads, most_work, scheme, total_load
+from testbed.exchange.coded.exchange import column_order
+from testbed.exchange.coded.round import CodedHeader, CodedNote, PacketLog, Round, header_bytes
+from testbed.exchange.coded.schemes import (
+    MatrixSizes,
+    block_count,
+    length,
+    loads,
+    most_work,
+    scheme,
+    total_load,
+)
 from testbed.node import Kind, Message
 
 
@@ -105,6 +114,54 @@ def test_each_destination_lacks_just_one_piece_of_a_packet(name: str, nodes: int
             for node in packet.destinations if known else ():
                 assert sum(node not in holders for holders in known) == 1
             assert packet.sender not in packet.destinations
+
+
+MATRICES = ((3, 5), (1, 7), (4, 2), (1, 1))
+
+
+@pytest.mark.parametrize(("nodes", "r"), [(3, 1), (3, 2), (5, 2), (5, 3), (6, 4)])
+def test_parts_are_columns_of_every_matrix(nodes: int, r: int) -> None:
+    plan, size, order = (
+        scheme("literal", nodes, r),
+        MatrixSizes.of(MATRICES),
+        column_order(MATRICES, r),
+    )
+    assert sorted(order) == list(range(size)) == list(range(31))
+    places, begin = list[np.ndarray[Any, Any]](), 0
+    for rows, columns in MATRICES:
+        places.append(np.arange(begin, begin + rows * columns).reshape(rows, columns))
+        begin += rows * columns
+    for index in range(r):
+        own = [p[:, p.shape[1] * index // r : p.shape[1] * (index + 1) // r] for p in places]
+        assert list(order[size.part(index, r)]) == [i for matrix in own for i in matrix.flat]
+    gradients = blocks(plan, size, seed=r)
+    moved = np.take(gradients, order, axis=1)
+    taking_part = [
+        Round(plan, node, np.take(moved, plan.blocks[node], axis=0), size) for node in range(nodes)
+    ]
+    sent = exchanged(plan, taking_part)
+    for packet, body in sent:
+        elements = max(length(size.part(piece.part, r)) for piece in packet.pieces)
+        assert len(body) == header_bytes(len(packet.pieces)) + 4 * elements
+    for node in taking_part:
+        np.testing.assert_array_equal(node.total(), direct(plan, gradients)[order])
+
+
+@pytest.mark.parametrize(("name", "nodes", "r"), ALL)
+def test_faster_nodes_get_more_samples(name: str, nodes: int, r: int) -> None:
+    plan, speeds = scheme(name, nodes, r), [0.5 + 0.1 * node for node in range(nodes)]
+    count = 5000
+    places = [plan.samples(block, count, speeds) for block in range(len(plan.holders))]
+    assert [i for place in places for i in range(count)[place]] == list(range(count))
+    assert min(map(length, places)) >= 1
+    if name == "literal":
+        work = [sum(length(places[block]) for block in own) for own in plan.blocks]
+        assert work == sorted(work)
+        assert work[0] < plan.work(0, count) < work[-1]
+        if r == 1:
+            assert work == pytest.approx(
+                [count * speed / sum(speeds) for speed in speeds], abs=nodes
+            )
 
 
 def test_packets_of_the_same_number_load_all_nodes_alike() -> None:

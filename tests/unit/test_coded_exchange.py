@@ -33,7 +33,8 @@ links:
   default: {up: {rate: 20 Mbit/s, queue: 50 ms}, down: {rate: 20 Mbit/s, queue: 50 ms}}
 train: {task: digits, model: mlp, batch: 24, optimizer: {name: sgd, lr: 0.1}, pace: 100 ms,
   stop: {steps: 6}, evaluate_every: 6}
-algorithms: [cssgd-r2, replicated-r2, grouped-r2, combined-r2, combined-auto, cssgd-r1]
+algorithms: [cssgd-r2, replicated-r2, grouped-r2, combined-r2, combined-auto, cssgd-r1,
+  cssgd-columns-r2]
 seeds: [1]
 """
 SIZE = 9610
@@ -54,6 +55,48 @@ def test_all_schemes_learn_alike_and_have_equal_replicas(runs: dict[str, Path]) 
         (evaluation,) = (e for e in _events(directory, "evaluation") if e["final"])
         losses[name] = evaluation["loss"]
     assert max(losses.values()) - min(losses.values()) < 2e-3
+
+
+def test_columns_are_summed_to_the_same_bits(runs: dict[str, Path]) -> None:
+    """Sums of whole numbers: whatever the parts, replicas are those of the flat vector's."""
+    losses = [
+        _events(runs[name], "evaluation")[-1]["loss"] for name in ("cssgd-r2", "cssgd-columns-r2")
+    ]
+    assert losses[0] == losses[1]
+    sent = [
+        sum(e["bytes_sent"] for e in _events(runs[name], "coded"))
+        for name in ("cssgd-r2", "cssgd-columns-r2")
+    ]
+    assert sent[1] == sent[0], "all layers have even numbers of columns"
+
+
+def test_shares_follow_the_speed_of_workers(tmp_path: Path) -> None:
+    """From the fourth step on the slow worker computes less, and all take about as long."""
+    text = SCENARIO.replace("100 ms", "100 ms, slow: {worker-4: 2}")
+    text = text.replace(
+        "algorithms: [",
+        "algorithms: [{name: shared, from: cssgd-r2, exchange_options: {shares: speed}}, ",
+    )
+    done = carried_out(tmp_path, text, algorithms=["shared"])
+    assert [run["verdict"] for run in done.runs] == ["valid"], _reasons(done)
+    directory = Path(done.runs[0]["dir"])
+    decided = _events(directory, "redundancy")
+    assert {(e["step"], e["r"]) for e in decided} == {(4, 2)}
+    assert len({e["why"] for e in decided}) == 1
+    assert decided[0]["why"].endswith("1, 1, 1, 1, 0.5")
+    times = {
+        step: [e["compute_s"] for e in _events(directory, "step") if e["step"] == step]
+        for step in (3, 4)
+    }
+    assert max(times[4]) < 0.8 * max(times[3])
+    assert min(times[4]) > min(times[3])
+
+
+@pytest.mark.parametrize("changed", [{"split": "columns"}, {"shares": "speed"}])
+def test_only_the_published_scheme_has_its_options(changed: dict[str, str]) -> None:
+    check_run({"scheme": "literal", "r": 2, **changed}, 4, 24)
+    with pytest.raises(InputError, match="Take scheme 'literal'"):
+        check_run({"scheme": "combined", "r": 2, **changed}, 4, 24)
 
 
 def test_bytes_are_those_of_the_scheme(runs: dict[str, Path]) -> None:

@@ -13,7 +13,7 @@ from testbed.compress.base import Recipe, RecipeChoice
 from testbed.compress.compressor import Compressor
 from testbed.compress.layout import Layout
 from testbed.errors import InputError
-from testbed.training.ddp.report import CarriedState
+from testbed.training.ddp.bucket import CarriedState
 
 SHAPES = {"a": (40, 50), "b": (30, 20), "c": (2000,)}
 

@@ -63,7 +63,9 @@ def test_one_message(made: Recipe) -> None:
         assert sparse.values.dtype == torch.float32
         assert sparse.values.shape == (sparse.count,)
         assert sparse.count in (packed.count, size)
-        assert len(packed.payload) == predicted(made, packed, seeded=sparse.seed is not None)
+        length = predicted(made, packed, seeded=sparse.seed is not None)
+        exact = made.values.name != "qsgd-elias"
+        assert len(packed.payload) == length if exact else len(packed.payload) <= length
         if sparse.indices is not None:
             assert sparse.indices.dtype == torch.int64
             assert bool((sparse.indices.diff() > 0).all())

@@ -88,8 +88,10 @@ KINDS = {
     "onebit": CONTRACTION,
     "sign": CONTRACTION,
     "lowrank": CONTRACTION,
+    "thresholds": CONTRACTION,
     "ternary": UNBIASED,
     "qsgd": UNBIASED,
+    "qsgd-elias": UNBIASED,
     "natural": UNBIASED,
 }
 """What is promised of a coding with its default options. A coding that is not here is tested as both."""

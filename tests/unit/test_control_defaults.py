@@ -33,7 +33,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     },
     "aimd-bdp": {**AIMD, "window_s": 5.0, "share": 0.9},
     "aimd-delay": {**AIMD, "weight": 0.1},
-    "algc": {**HIDING, "threshold": True, "layerwise": True, "budget": "hidden"},
+    "algc": {**HIDING, "threshold": True, "layerwise": True, "budget": "hidden", "residuals_every": 0},
     "dc2-da1": {**DELAY, "tolerance": 1.2, "hysteresis": 2},
     "dc2-da2": {**DELAY, "tolerance": 1.05, "factor": 0.5, "rises": 100},
     "dc2-da3": DELAY,

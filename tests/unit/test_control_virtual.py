@@ -20,7 +20,7 @@ from testbed.control.offline_replay import compare, replay
 from testbed.errors import ExperimentError, InputError
 from testbed.records.run_directory import read_events
 from testbed.scenario.model import Optimizer, ScheduleModel, Stop
-from testbed.training.ddp.report import row_of
+from testbed.training.ddp.bucket import row_of
 
 torch.set_num_threads(1)
 NAMES = [row.name for row in known() if row.controller not in ("fixed", "adatopk")]

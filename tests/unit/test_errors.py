@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from command_rig import SCENARIO
 from unprivileged import USER
 
 from testbed.errors import (
@@ -22,7 +23,7 @@ from testbed.errors import (
     WireError,
     shortage,
 )
-from testbed.process import environment
+from testbed.process import environment, module_command, seconds_given
 
 
 @pytest.mark.parametrize(
@@ -132,3 +133,38 @@ def test_what_is_printed_goes_into_no_file_that_is_opened_later(tmp_path: Path) 
     done = subprocess.run(command, stderr=subprocess.PIPE, check=False, env=environment())
     assert done.returncode > 2, done.stderr
     assert (tmp_path / "file").read_text() == "written"
+
+
+@pytest.mark.parametrize("given", ["x", "nan", "-1", "0", "1e400", "1e7", "\x1b]0;hostile\x07"])
+def test_a_variable_that_gives_no_seconds_is_named(
+    monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    monkeypatch.setenv("NARROWS_BEGIN_S", given)
+    with pytest.raises(InputError, match=r"^NARROWS_BEGIN_S: .* is no number of seconds") as said:
+        seconds_given("NARROWS_BEGIN_S", 600.0)
+    assert "\x1b" not in str(said.value)
+    for text, seconds in (("8", 8.0), ("", 600.0)):
+        monkeypatch.setenv("NARROWS_BEGIN_S", text)
+        assert seconds_given("NARROWS_BEGIN_S", 600.0) == seconds
+
+
+@pytest.mark.parametrize("name, verb", [("NARROWS_BEGIN_S", "exec"), ("NARROWS_START_S", "run")])
+def test_commands_say_so(name: str, verb: str) -> None:
+    command = module_command("testbed", verb, "scenario.yaml", *["true"] * (verb == "exec"))
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=environment(**{name: "soon"})
+    )
+    assert done.returncode == 2 and done.stderr.startswith(f"testbed: {name}: 'soon'"), done.stderr
+
+
+def test_a_working_directory_that_was_removed_is_named(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    scenario = tmp_path / "scenario.yaml"
+    scenario.write_text(SCENARIO.format(steps=1, algorithms="none"))
+    command = module_command("testbed", "exec", str(scenario), "--", "true")
+    done = subprocess.run(
+        ["sh", "-c", 'rmdir "$PWD" && exec "$@"', "sh", *command],
+        cwd=tmp_path / "gone", capture_output=True, text=True, check=False, env=environment(),
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("testbed: the working directory is not there any more")

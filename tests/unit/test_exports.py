@@ -19,9 +19,8 @@ from command_here import carried_out_in
 from synthetic_job import Job, make_job
 from synthetic_run import PACE_S, Recipe, make_run
 
-from analysis import frames
 from analysis.exports import FORMATS, SeriesPoint, parameters, points, started_s, totals
-from analysis.load import Run, load
+from analysis.load import TABLES, Run, load, needed, tabulated
 from testbed.errors import InputError, MachineError
 from testbed.fidelity.verdict import Verdict
 
@@ -99,7 +98,7 @@ def test_a_job_has_the_lengths_phases_and_values_of_its_steps(job: Run) -> None:
 
 
 def test_tables_have_every_record_in_model_time(run: Run) -> None:
-    steps = frames.table(run, "steps")
+    steps = tabulated(run, "steps")
     assert len(steps) == STEPS * 4
     record = run.events["step"][5]
     (row,) = [r for r in steps if (r["node"], r["step"]) == (record["node"], record["step"])]
@@ -110,18 +109,18 @@ def test_tables_have_every_record_in_model_time(run: Run) -> None:
         0.15,
     )
     samples = [r for r in run.links if r["kind"] == "sample"]
-    assert len(frames.table(run, "links")) == len(samples)
-    (change,) = frames.table(run, "changes")
+    assert len(tabulated(run, "links")) == len(samples)
+    (change,) = tabulated(run, "changes")
     recorded = next(r for r in run.links if r["kind"] == "change")
     assert change["rate"] == 2 * recorded["rate_bits"]
-    (summary,) = frames.table(run, "summary")
+    (summary,) = tabulated(run, "summary")
     assert (summary["verdict"], summary["reasons"]) == ("degraded", "late by 12 ms | busy")
     with pytest.raises(InputError, match="Tables are steps"):
-        frames.table(run, "rounds")
+        tabulated(run, "rounds")
 
 
 def test_a_table_of_a_job_has_its_steps(job: Run) -> None:
-    rows = frames.table(job, "steps")
+    rows = tabulated(job, "steps")
     assert [row["step"] for row in rows] == [1, 2, 3, 4, 5]
     assert rows[1]["length_s"] == pytest.approx(rows[1]["end_s"] - rows[1]["start_s"])
     assert rows[1]["value_loss"] == pytest.approx(0.75)
@@ -157,7 +156,7 @@ def test_what_cannot_be_exported_is_said_in_a_sentence(path: Path, tmp_path: Pat
 
 def test_a_missing_package_is_named_with_the_command() -> None:
     with pytest.raises(MachineError) as error:
-        frames.needed("no_such_tracker", "exports to it")
+        needed("no_such_tracker", "exports to it")
     assert str(error.value).startswith("exports to it need the package 'no_such_tracker'")
     assert f"Run `{sys.executable} -P -m pip install no_such_tracker`" in str(error.value)
 
@@ -167,7 +166,7 @@ def test_the_page_names_every_format_and_its_notebook_lines_run(path: Path, tmp_
     assert re.findall(r"testbed export \S+ --to (\w+) --out \w+", page) == [
         "csv", "parquet", "tensorboard", "mlflow", "wandb",
     ]  # fmt: skip
-    assert set(re.findall(r"^\| `(\w+)` \| ", page, re.MULTILINE)) == {*FORMATS, *frames.TABLES}
+    assert set(re.findall(r"^\| `(\w+)` \| ", page, re.MULTILINE)) == {*FORMATS, *TABLES}
     (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     code = compile(block.replace("runs/…", str(path)), "page", "exec")
     if find_spec("polars") is None:

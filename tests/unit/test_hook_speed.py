@@ -12,10 +12,12 @@ from runpy import run_path
 import pytest
 from synthetic_job import Job, make_job
 
-from analysis.hook_speed import Trained, report, trained, trained_in
 from testbed.process import environment
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+sys.path.append(str(EXAMPLES))
+
+from hook_report import Trained, report, trained, trained_in  # noqa: E402
 
 
 def job(
@@ -139,9 +141,3 @@ def test_what_is_missing_is_begun_and_its_failure_ends_all(
     with pytest.raises(SystemExit) as left:
         example["train"]("four", "none", 2, 4, given)
     assert left.value.code == 2 and "virtual time" in capfd.readouterr().err
-
-
-@pytest.fixture(autouse=True)
-def importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The example imports its neighbour."""
-    monkeypatch.syspath_prepend(str(EXAMPLES))

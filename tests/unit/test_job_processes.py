@@ -20,7 +20,7 @@ from testbed.fabric.base import Fabric
 from testbed.fabric.node_launcher import offer
 from testbed.process import PACKAGE
 from testbed.runner.exec.launch_spec import LaunchSpec, ProcessSlot
-from testbed.runner.exec.processes import Member, ProcessGroup
+from testbed.runner.exec.trial import Member, ProcessGroup
 from testbed.user_files import Output, lines
 
 MAPS = (

@@ -15,7 +15,7 @@ from synthetic_job import Job, make_job
 from synthetic_run import Recipe, make_run
 
 from analysis import job_tables
-from analysis.figures import job_bytes
+from analysis.figures.job import MOST_NODES, job_bytes
 from analysis.load import load, load_all
 from analysis.report import write_report
 from analysis.series import NO_PHASE, edges, lengths, phases_s, shares
@@ -54,13 +54,13 @@ def test_of_many_nodes_those_are_drawn_whose_links_carried_most_in_any_run() -> 
     """In the order of the scenario."""
 
     def run(**more: int) -> Any:
-        carried = {f"n{number}": 100 + number for number in range(job_bytes.MOST + 4)} | more
+        carried = {f"n{number}": 100 + number for number in range(MOST_NODES + 4)} | more
         nodes = {name: {"up_bytes": size, "down_bytes": 5} for name, size in carried.items()}
         return SimpleNamespace(algorithm="x", summary={"nodes": nodes})
 
     runs = [run(n0=9000), run(n2=8000), run()]
     drawn = [*dict.fromkeys(row["node"] for row in job_bytes.data(runs))]
-    assert drawn == ["n0", "n2", *(f"n{number}" for number in range(6, job_bytes.MOST + 4))]
+    assert drawn == ["n0", "n2", *(f"n{number}" for number in range(6, MOST_NODES + 4))]
     up = [row["megabytes"] for row in job_bytes.data(runs)
           if (row["node"], row["direction"]) == ("n0", "up")]  # fmt: skip
     assert up == [0.009, 0.0001, 0.0001]

@@ -17,6 +17,7 @@ import pytest
 from unprivileged import as_user
 
 from testbed.compress.kernels import compilation
+from testbed.process import PACKAGE
 
 KERNELS = Path(compilation.__file__).parent
 SCRIPT = """
@@ -185,3 +186,20 @@ def test_what_older_sources_left_is_removed(tmp_path: Path) -> None:
     assert compilation._prepared(new, []) == new
     assert sorted(tmp_path.iterdir()) == [new, unfinished]
     assert compilation._prepared(new, [old]) == new and list(new.iterdir()) == []
+
+
+def test_settings_in_the_working_directory_are_not_numbas(tmp_path: Path) -> None:
+    """Numba takes ``.numba_config.yaml`` from there, if it finds a reader of YAML."""
+    (tmp_path / "reader").mkdir()
+    (tmp_path / "reader" / "yaml.py").write_text("from json import load as safe_load\n")
+    (tmp_path / ".numba_config.yaml").write_text('{"disable_jit": 1}')
+    script = "{}; numba.core.config.reload_config(); import yaml; print(numba.config.DISABLE_JIT)"
+    said = [
+        subprocess.run(
+            [sys.executable, "-P", "-c", script.format(imported)],
+            cwd=tmp_path, env={**os.environ, "PYTHONPATH": f"{PACKAGE.parent}:{tmp_path / 'reader'}"},
+            capture_output=True, text=True, check=True,
+        ).stdout
+        for imported in ("import numba", "from testbed.compress.kernels.jit import numba")
+    ]  # fmt: skip
+    assert said == ["1\n", "0\n"]

@@ -12,7 +12,8 @@ from virtual_run import carried_out
 
 from testbed.errors import InputError
 from testbed.records.run_directory import read_events, read_json
-from testbed.training.data import SplitBatches, split_by_label
+from testbed.scenario.model import Train
+from testbed.training.data import SplitBatches, open_task, split_by_label
 
 LABELS = [*Random(0).choices(range(10), weights=range(1, 11), k=4000), *[3] * 7]
 SCENARIO = """
@@ -132,3 +133,13 @@ def test_blocks_that_several_compute_have_no_owner(tmp_path: Path) -> None:
     text = SCENARIO.replace("SPLIT", "{name: dirichlet, alpha: 1}").replace("[none]", "[cssgd-r2]")
     with pytest.raises(InputError, match="several workers compute one sample"):
         carried_out(tmp_path, text)
+
+
+def test_only_samples_of_the_first_classes() -> None:
+    """In training and in test, and no others are lost."""
+    whole, some = (open_task(Train(task="digits", classes=classes)) for classes in (None, 3))
+    for few, all_ in ((some.train_set(), whole.train_set()), (some.test_set(), whole.test_set())):
+        assert few[1].unique().tolist() == [0, 1, 2]
+        assert len(few[1]) == len(few[0]) == int((all_[1] < 3).sum())
+    with pytest.raises(InputError, match=r"train\.classes.*has 10 classes, not 11"):
+        open_task(Train(task="digits", classes=11))

@@ -13,8 +13,8 @@ from endpoint_rig import KINDS, Either, star
 from testbed.errors import NodeLost
 from testbed.node import Kind, Message
 from testbed.transport.connection import BlockingConnection, ConnectionConfig
+from testbed.transport.endpoint import LivenessMonitor
 from testbed.transport.frame import HEADER_BYTES
-from testbed.transport.liveness import LivenessMonitor
 
 T = 8.0
 

@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from testbed.errors import InputError
+from testbed.training.models.architectures import BatchNorm, measure_statistics, normalises_by_batch
 from testbed.training.models.base import build, models, parameter_count
 from testbed.training.tasks.base import tasks
 
@@ -26,6 +27,8 @@ torch.set_num_threads(1)
         ("resnet34", "cifar100", 21_328_292),
         ("resnet50", "cifar100", 23_705_252),
         ("vgg19", "cifar10", 20_040_522),
+        ("resnet50-bn", "cifar100", 23_705_252),
+        ("vgg19-bn", "cifar10", 20_040_522),
     ],
 )
 def test_models_have_the_size_of_their_cifar_forms(model: str, task: str, count: int) -> None:
@@ -98,3 +101,59 @@ def test_every_model_fits_the_tasks_it_is_for() -> None:
             module = build(model, task, 0.25, seed=1)
             with torch.no_grad():
                 assert module(torch.zeros(2, *tasks.get(task).inputs)).shape == (2, 10)
+
+
+def both_norms() -> tuple[BatchNorm, nn.BatchNorm2d]:
+    """Ours, and PyTorch's with the same scales and shifts."""
+    ours, theirs = BatchNorm(6), nn.BatchNorm2d(6, momentum=None)
+    with torch.no_grad():
+        for one, two in zip(ours.parameters(), theirs.parameters(), strict=True):
+            two.copy_(one.normal_(generator=torch.Generator().manual_seed(2)))
+    return ours, theirs
+
+
+def test_batches_are_normalised_by_their_own_statistics() -> None:
+    ours, theirs = both_norms()
+    batches = [torch.randn(4, 6, 3, 3) * scale + scale for scale in (1.0, 5.0)]
+    for batch in batches:
+        assert torch.equal(ours(batch), theirs(batch))
+    assert torch.isfinite(ours(torch.randn(1, 6, 1, 1))).all(), "a block of one sample"
+    measure_statistics(ours, batches)
+    theirs.eval()
+    some = torch.randn(5, 6, 3, 3)
+    torch.testing.assert_close(
+        ours(some), theirs(some), rtol=0.03, atol=0.03
+    )  # variances by n or n − 1
+    assert torch.equal(ours(some)[:1], ours(some[:1])), "one sample does not depend on the others"
+
+
+def test_statistics_are_of_the_parameters_as_they_are() -> None:
+    """They are measured anew."""
+    module = build("resnet18-bn", "cifar10", 0.125, seed=1)
+    x = torch.randn(64, 3, 32, 32, generator=torch.Generator().manual_seed(5))
+    measure_statistics(module, [x])
+    before = module(x)
+    with torch.no_grad():
+        next(module.parameters()).mul_(3.0)  # what normalisation takes back
+    assert (module(x) - before).abs().max() > 0.1
+    measure_statistics(module, [x])
+    torch.testing.assert_close(module(x), before, rtol=0.01, atol=0.01)
+    assert normalises_by_batch(module)
+    assert not normalises_by_batch(build("resnet18", "cifar10", 0.125, seed=1))
+
+
+def test_each_replica_has_the_statistics_of_its_own_samples() -> None:
+    """Computed together or alone: shared replicas give every worker the gradient of its own batch."""
+    module = build("resnet18-bn", "cifar10", 0.125, seed=1)
+    named = {name: p.detach() for name, p in module.named_parameters()}
+    x = torch.randn(2, 4, 3, 32, 32, generator=torch.Generator().manual_seed(5))
+    y = torch.tensor([[0, 1, 2, 3], [4, 5, 6, 7]])
+
+    def loss(parameters: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return cross_entropy(torch.func.functional_call(module, parameters, (x,)), y)
+
+    together = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))(named, x, y)
+    for worker in range(2):
+        alone = torch.func.grad(loss)(named, x[worker], y[worker])
+        for name, gradient in alone.items():
+            torch.testing.assert_close(together[name][worker], gradient, rtol=1e-3, atol=1e-4)

@@ -6,9 +6,12 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from dashboard_queries import queries
 from ruamel.yaml import YAML
 
 from testbed.errors import InputError, MachineError
@@ -47,11 +50,13 @@ def test_prometheus_scrapes_all_nodes_and_the_session_within_bounds(files: Path)
 
 
 @pytest.mark.parametrize(("nodes", "seconds"), [(0, 1), (5, 1), (16, 1), (17, 2), (200, 13)])
-def test_many_nodes_are_scraped_less_often(nodes: int, seconds: int) -> None:
+def test_many_nodes_are_scraped_less_often(tmp_path: Path, nodes: int, seconds: int) -> None:
     assert dashboard.interval_s(nodes) == seconds
-    windows = {
-        int(text) for text in re.findall(r"\[(\d+)s\]", dashboard.to_json(dashboard.rules(nodes)))
-    }
+    many = {f"node-{number}": f"10.0.0.{number}:9464" for number in range(nodes)}
+    dashboard.write(tmp_path, replace(OBSERVED, nodes=many))
+    text = (tmp_path / "rules.yml").read_text()
+    windows = {int(seconds) for seconds in re.findall(r"\[(\d+)s\]", text)}
+    assert f"scrape_interval: {seconds}s" in (tmp_path / "prometheus.yml").read_text()
     assert min(windows - {10} or {10}) >= min(4 * seconds, 30)
 
 
@@ -62,16 +67,16 @@ def test_grafana_finds_the_source_by_its_uid_and_the_dashboard_in_the_folder(fil
     (provider,) = read(provisioning / "dashboards/narrows.yaml")["providers"]  # type: ignore[misc]
     document = json.loads((Path(provider["options"]["path"]) / "narrows.json").read_text())
     uids = set(re.findall(r'"uid": "([^"]+)"', dashboard.to_json(document)))
-    assert uids == {dashboard.SOURCE_UID, dashboard.DASHBOARD_UID}
+    assert uids == {dashboard.SOURCE_UID, "narrows-run"}
     values = {entry["name"]: entry["current"]["value"] for entry in document["templating"]["list"]}
     assert values == {"run": "r1", "link": "server"}
 
 
 def test_the_dashboard_shows_what_is_promised() -> None:
     document = dashboard.dashboard(OBSERVED)
-    shown = "\n".join(dashboard.queries(document))
+    shown = "\n".join(queries(document))
     for name in (
-        metrics.LINK_RATE, metrics.DENSITY, dashboard.PHASE_MEAN, metrics.DELAY, metrics.BYTES, metrics.ACCURACY,
+        metrics.LINK_RATE, metrics.DENSITY, "run_phase:testbed_phase_seconds:mean", metrics.DELAY, metrics.BYTES, metrics.ACCURACY,
         metrics.VERDICT, metrics.CHECK, metrics.WAITING, metrics.EVENT, metrics.BACKLOG,
     ):  # fmt: skip
         assert name in shown, name
@@ -91,17 +96,22 @@ def test_panels_lie_beside_and_below_each_other() -> None:
     assert len({panel["id"] for panel in panels}) == len(panels)
 
 
-def test_queries_and_rules_use_known_names_alone() -> None:
-    recorded = {
-        rule["record"]
-        for group in dashboard.rules(2)["groups"]
-        for rule in group["rules"]
-        if "record" in rule
-    }
-    expressions = dashboard.queries(dashboard.dashboard(OBSERVED))
-    expressions += [
-        rule["expr"] for group in dashboard.rules(2)["groups"] for rule in group["rules"]
-    ]
+def test_states_are_shown_by_the_numbers_that_are_exported() -> None:
+    panels = dashboard.dashboard(OBSERVED)["panels"]
+    defaults = [panel["fieldConfig"]["defaults"] for panel in panels]
+    mappings = [mapping for each in defaults for mapping in each.get("mappings", ())]
+    assert len(mappings) == 2
+    for mapping in mappings:
+        states = {shown["text"]: int(value) for value, shown in mapping["options"].items()}
+        assert states == metrics.STATES
+
+
+def test_queries_and_rules_use_known_names_alone(files: Path) -> None:
+    groups: list[dict[str, Any]] = read(files / "rules.yml")["groups"]  # type: ignore[assignment]
+    rules = [rule for group in groups for rule in group["rules"]]
+    recorded = {rule["record"] for rule in rules if "record" in rule}
+    expressions = queries(dashboard.dashboard(OBSERVED))
+    expressions += [rule["expr"] for rule in rules]
     known = {row.name for row in metrics.METRICS}
     for expression in expressions:
         for name in re.findall(r"(?<![\w:])(?:run\w*:)?testbed_\w+(?::\w+)?", expression):

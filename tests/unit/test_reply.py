@@ -169,3 +169,28 @@ def test_a_mean_that_is_not_finite_is_refused(coding: str, share: float) -> None
 def test_great_means_are_finite() -> None:
     great = Sparse(SIZE, None, torch.full((SIZE,), 3e38))  # their sum is not
     assert torch.equal(whole(decode(reply("fp32").encode(great, Random(0)), SIZE)), great.values)
+
+
+@pytest.mark.parametrize("memory", ["none", "feedback"])
+def test_the_greatest_of_the_mean_go_down(memory: str) -> None:
+    """Global top-k: without a memory of this mean; with one of it and all that was not sent before."""
+    made = UpdateEncoder(Algorithm("a", down_density=0.05, down_memory=memory), LAYOUT)
+    count, left = round(0.05 * SIZE), torch.zeros(SIZE)
+    for seed, share in enumerate((1.0, 0.3, 0.01)):
+        left = whole(mean_of(seed, share)) + (left if memory == "feedback" else 0)
+        back = decode(made.encode(mean_of(seed, share), Random(0)), SIZE)
+        sent = min(count, int(left.count_nonzero()))
+        assert back.indices is not None
+        assert back.count == made.sent_count == sent
+        assert set(back.indices.tolist()) == set(left.abs().topk(sent).indices.tolist())
+        torch.testing.assert_close(back.values, left[back.indices])
+        left = left - whole(back)
+
+
+def test_a_global_top_k_is_as_short_as_its_elements() -> None:
+    """Wherever the workers' elements lie: the reply of a union of 30 % has 5 %."""
+    lengths = {}
+    for density in (0.05, 1.0):
+        made = UpdateEncoder(Algorithm("a", down_density=density), LAYOUT)
+        lengths[density] = len(made.encode(mean_of(1, 0.3), Random(0)))
+    assert lengths[0.05] < 0.3 * lengths[1.0]

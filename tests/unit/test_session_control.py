@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from testbed.errors import NodeLost
+from testbed.process import environment
 from testbed.runner import control_channel as module
 from testbed.runner.control_channel import (
     MAX_LINE,
@@ -136,6 +139,33 @@ def test_a_node_that_does_not_read_is_lost(
     with pytest.raises(NodeLost):
         server.send("worker-0", "end")
     lines.close()
+
+
+NODE = """
+from testbed.runner import node_process
+node_process.UNREAD_S = 0.3
+node_process.main(["--name", "x" * (32 << 20), "--control", "127.0.0.1:{port}"])
+"""
+"""A node's own process, with more to say than the kernel has room for."""
+
+
+def test_a_node_ends_whose_session_does_not_read() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as session:
+        program = NODE.format(port=session.getsockname()[1])
+        node = subprocess.Popen(
+            [sys.executable, "-P", "-c", program],
+            env=environment(NARROWS_TOKEN=TOKEN),
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        connected, _ = session.accept()
+        try:
+            with connected:
+                _, said = node.communicate(timeout=60.0)
+            assert node.returncode == 1 and "it has not read for 0.3 s" in said
+        finally:
+            node.kill()
+            node.wait()
 
 
 def test_a_long_line_arrives_at_a_node_that_reads_late(server: ControlServer, clock: Clock) -> None:

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import tomllib
 import zipfile
 from contextlib import nullcontext
@@ -16,6 +17,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from testbed.errors import MachineError
+from testbed.host import __main__ as setup
 from testbed.host import images, packages, paths
 from testbed.host.docker_engine import numbers
 from testbed.host.images import archive, base_image_recipe, debian_mirror
@@ -394,6 +396,46 @@ def test_packages_are_named_exactly_to_those_who_may_not_install(
 def test_nothing_is_installed_when_nothing_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packages, "run", lambda *_, **__: pytest.fail("apt-get was called"))
     packages.install((packages.Need("python", lambda: True, ("python3",)),))
+
+
+def test_environment_and_images_are_made_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = threading.Barrier(2, timeout=60)
+    monkeypatch.setattr(paths, "create", lambda: None)
+    monkeypatch.setattr(paths, "ensure_kernels", lambda: None)
+    monkeypatch.setattr(packages, "install", lambda _: None)
+    monkeypatch.setattr(setup.engine_module, "ensure", lambda: None)
+    monkeypatch.setattr(paths, "ensure", both.wait)
+    monkeypatch.setattr(images, "ensure", both.wait)
+    setup.everything()
+
+
+def test_where_a_part_of_setup_fails_the_other_begins_no_more_commands(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise MachineError("the first error")
+
+    def go_on() -> None:
+        failed.wait(60)
+        run(["touch", str(tmp_path / "begun")])
+
+    failed = packages._FAILED
+    with pytest.raises(MachineError, match="the first error"):
+        packages.side_by_side(go_on, fail)
+    assert not (tmp_path / "begun").exists()
+    packages.side_by_side(lambda: run(["touch", str(tmp_path / "again")]))
+    assert (tmp_path / "again").exists()
+
+
+def test_lists_of_packages_are_fetched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[str] = []
+    monkeypatch.setattr(packages.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(packages, "have", lambda *_: True)
+    monkeypatch.setattr(packages, "_exists", lambda _: True)
+    monkeypatch.setattr(packages, "run", lambda command, **_: commands.append(command[1]))
+    packages._fetch_lists.cache_clear()
+    for name in ("one", "two"):
+        packages.install((packages.Need(name, lambda: False, (name,)),))
+    packages._fetch_lists.cache_clear()
+    assert commands == ["update", "install", "install"]
 
 
 def test_make_lists_every_target() -> None:

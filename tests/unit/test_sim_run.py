@@ -244,3 +244,34 @@ def test_it_needs_nothing_that_only_linux_has(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert [entry["verdict"] for entry in json.loads(done.stdout)["runs"]] == ["valid", "valid"]
+
+
+MACHINE = """
+name: machine
+nodes: {server: {role: server}, worker: {role: worker, count: 3}}
+links:
+  default: {up: {rate: 20 Mbit/s, queue: 50 ms}, down: {rate: 20 Mbit/s, queue: 50 ms}}
+  server: {up: {rate: 10 Gbit/s, queue: 1 ms}, down: {rate: 10 Gbit/s, queue: 1 ms}}
+  worker-0: {up: {rate: 10 Gbit/s, queue: 1 ms}, down: {rate: 10 Gbit/s, queue: 1 ms}}
+racks:
+  machine:
+    members: [server, worker-0]
+    up: {rate: 20 Mbit/s, queue: 50 ms}
+    down: {rate: 20 Mbit/s, queue: 50 ms}
+train: {task: digits, model: mlp, batch: 32, optimizer: {name: sgd, lr: 0.1}, pace: 100 ms,
+  stop: {steps: 4}, evaluate_every: 4}
+algorithms: [none]
+"""
+
+
+def test_a_server_on_a_workers_machine_shares_its_link(tmp_path: Path) -> None:
+    """As docs/reference/topology.md has it: its worker is at hand, the others share the link."""
+    directory = Path(carried_out(tmp_path, MACHINE).runs[0]["dir"])
+    rounds = read_events(directory)["round"]
+    assert len(rounds) == 4
+    for event in rounds:
+        both = {m["sender"]: (m["last_s"] - m["sent_s"], m["bytes"]) for m in event["messages"]}
+        (own_s, size), *others = (both[sender] for sender in sorted(both))
+        alone_s = size * 8 / 20e6
+        assert own_s < 0.1 * alone_s
+        assert max(took_s for took_s, _ in others) > 1.9 * alone_s, "two messages, one link"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from testbed.fidelity.so_far import LEAST_STEPS, VerdictSoFar
 from testbed.records.manifest import THRESHOLDS
 from testbed.records.metrics import STATES
+from testbed.runner.observe import LEAST_STEPS, VerdictSoFar
 
 CHECKS = {
     "read_back", "link_ratio", "lateness_max_ms", "overrun_share", "stolen_share", "foreign_drops",

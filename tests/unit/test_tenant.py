@@ -29,6 +29,9 @@ ROOT = pytest.mark.root
         ((0, 0), {"SUDO_UID": "4713", "SUDO_GID": "0"}, "4713:4713"),
         ((0, 0), {"SUDO_UID": "0"}, f"{NOBODY}:{NOBODY}"),
         ((0, 0), {"SUDO_UID": "not a number"}, f"{NOBODY}:{NOBODY}"),
+        ((0, 0), {"SUDO_UID": "9" * 5000}, f"{NOBODY}:{NOBODY}"),
+        ((0, 0), {"SUDO_UID": "4294967295"}, f"{NOBODY}:{NOBODY}"),
+        ((0, 0), {"SUDO_UID": "-1"}, f"{NOBODY}:{NOBODY}"),
         ((0, 4712), {}, f"{NOBODY}:{NOBODY}"),
     ],
 )

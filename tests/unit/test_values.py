@@ -11,11 +11,12 @@ import pytest
 import torch
 from value_cases import CASES, MIXED, SEED, SHAPED, Case, same, vectors, written
 
-from testbed.bench.reference import DECODE, ENCODE, hashed
+from testbed.bench.reference import DECODE, ENCODE, Draw
 from testbed.compress.base import codings
 from testbed.compress.builtin import coding_of
 from testbed.compress.kernels import compilation
 from testbed.compress.kernels.compilation import CHUNK
+from testbed.compress.kernels.random import uniforms_on
 
 every = pytest.mark.parametrize("case", CASES, ids=str)
 every_one = pytest.mark.parametrize("case", [*CASES, *SHAPED], ids=str)
@@ -28,6 +29,17 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+def hashed(seed: int) -> Draw:
+    """Return a function that draws what the loops draw from a seed."""
+
+    def draw(count: int) -> torch.Tensor:
+        out = torch.empty(count)
+        uniforms_on(seed, out)
+        return out
+
+    return draw
 
 
 def compare(case: Case, values: np.ndarray, kind: str) -> None:

@@ -23,7 +23,7 @@ from testbed.scenario.model import Optimizer
 torch.set_num_threads(1)
 ROWS = (
     "qsgd-4bit", "terngrad", "onebit-double", "bf16", "powersgd-r2", "randk-0.1", "dgc-0.05",
-    "topk-0.05+layers", "laplace-0.05+int8",
+    "topk-0.05+layers", "laplace-0.05+int8", "gtopk-0.05",
 )  # fmt: skip
 STOCHASTIC = ("qsgd-4bit", "terngrad", "randk-0.1")
 FRAME_BYTES, HEADER_BYTES = 40, 32
@@ -132,7 +132,7 @@ def test_parameters_by_themselves_go_up_in_one_message_and_come_back_in_one_payl
 
 def test_the_mean_goes_down_as_the_row_says() -> None:
     lengths = {}
-    for name in ("none", "bf16", "onebit-double"):
+    for name in ("none", "bf16", "gtopk-0.05", "onebit-double"):
         setting = stage(name, stop={"steps": 2})
         listener = Listener(setting, "server")
         played = setting.play()
@@ -142,6 +142,7 @@ def test_the_mean_goes_down_as_the_row_says() -> None:
         assert bytes_down == FRAME_BYTES + listener.lengths[0]
     assert lengths["none"] == HEADER_BYTES + 4 * size
     assert lengths["bf16"] == HEADER_BYTES + 2 * size
+    assert size / 20 * 4 < lengths["gtopk-0.05"] < size / 20 * 5.2 + HEADER_BYTES
     assert size / 8 < lengths["onebit-double"] < size / 8 + HEADER_BYTES + 64 + 16 * 800
 
 

@@ -457,12 +457,14 @@ def _own_codec_calls(
 
     def write(turn: int) -> int:
         codec.write(flats[turn % 2].numpy(), section, rng)
-        return section.size
+        return codec.written_bytes(section)
 
     write(0)
     return {
         name: write,
-        name + DECODE: lambda _: kind.read(section, layout.size, lambda _: room).size,
+        name + DECODE: lambda _: (
+            kind.read(section[: codec.written_bytes(section)], layout.size, lambda _: room).size
+        ),
     }
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib import import_module
 from statistics import fmean
 from typing import Any, Self
@@ -49,16 +49,6 @@ class BenchTask:
     def workers(self) -> range:
         """Numbers of those that have gradients, by rank."""
         return range(1, self.nodes + 1)
-
-    def to_json(self) -> dict[str, Any]:
-        """As it travels; ``from_json`` reads it back equal."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> BenchTask:
-        """Read what ``to_json`` wrote."""
-        addresses = {int(number): where for number, where in data["addresses"].items()}
-        return cls(**{**data, "addresses": addresses})
 
 
 class BenchPart(ABC):
@@ -199,8 +189,6 @@ UNSHAPED = "unshaped"
 LINKS = (UNSHAPED, "100 Mbit/s", "1.3 Gbit/s")
 NODES = (4, 8, 16)
 BYTES = (1_000, 100_000, 5_000_000, 44_000_000)
-LONGEST_S = 30.0
-"""Rounds that need longer are left out, unless they are asked for."""
 _WORD_BYTES = 4
 
 

@@ -39,6 +39,7 @@ from testbed.exchange.base import ExchangeSpec, Membership, ServerSide, exchange
 from testbed.exchange.coded.exchange import CodedExchange
 from testbed.fabric.host_node import DataNetwork, HostClock, HostNode
 from testbed.fabric.node_launcher import command_in
+from testbed.links.agent.protocol import read
 from testbed.node import Buffer
 from testbed.process import environment, module_command
 from testbed.runner.signals import seldom_collected
@@ -302,7 +303,7 @@ def main() -> None:
     """Until nobody tells it anything any more."""
     while line := sys.stdin.readline():
         try:
-            _carry_out(BenchTask.from_json(json.loads(line)))
+            _carry_out(read(BenchTask, json.loads(line)))
         except Exception as error:  # whoever measures decides
             sys.stderr.write(traceback.format_exc())
             _say(error=f"{type(error).__name__}: {error}")

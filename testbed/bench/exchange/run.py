@@ -5,10 +5,8 @@ on disk after every cell.
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
-import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -28,7 +26,7 @@ from testbed.bench.exchange.cases import (
 )
 from testbed.bench.exchange.nodes import BenchProcesses, bench_processes, node_name
 from testbed.bench.links.alternatives import shape
-from testbed.bench.links.lab import Lab, await_listening, end_process, iperf3, lab, received_bits
+from testbed.bench.links.lab import OMITTED_S, Lab, Way, flowing, lab
 from testbed.bench.results import (
     ResultCheck,
     Say,
@@ -39,6 +37,7 @@ from testbed.bench.results import (
     write_json,
 )
 from testbed.errors import ExperimentError, MachineError
+from testbed.links.agent.protocol import dump
 from testbed.links.network.wiring import NIC
 from testbed.records.manifest import machine_facts
 from testbed.runner.signals import interruptible
@@ -147,7 +146,7 @@ class ExchangeBench:
             "run": secrets.randbits(63),
             "timeout_s": max(30.0, _ROUND_FACTOR * (cell.least_s or 1.0)),
         }
-        return {n: json.dumps(BenchTask(own=n, **common).to_json()) for n in cell.numbers}
+        return {n: dump(BenchTask(own=n, **common)) for n in cell.numbers}
 
 
 def _counted(said: dict[int, dict[str, Any]]) -> dict[int, tuple[int, int]]:
@@ -270,61 +269,28 @@ def _checks(rows: Sequence[dict[str, Any]]) -> list[ResultCheck]:
     return [ResultCheck("measurements that failed", float(failed), "at most 0", failed == 0)]
 
 
-_IPERF_PORT = 5400
-_PATIENCE_S, _OMITTED_S = 30.0, 1
-
-
 def _iperf3(lab: Lab, cell: ExchangeCell, seconds: int) -> ExchangeSample:
     """Rounds as they would be if each phase went at the speed of iperf3's flows, the most that
     links carry. Raises ExperimentError."""
     began_s = _children_s()
-    with ExitStack() as stack:
-        for number in cell.numbers[1:]:
-            stack.callback(end_process, _serve(lab, number))
-        up = _all(lab, cell, seconds, ())
-        down = _all(lab, cell, seconds, ("--reverse",))
+    up, down = (_all(lab, cell, seconds, direction) for direction in DIRECTIONS)
     cpu_s = _children_s() - began_s
-    carried = (up + down) / 8 * (seconds + _OMITTED_S)
+    carried = (up + down) / 8 * (seconds + OMITTED_S)
     round_s = 8 * cell.nodes * cell.bytes * (1 / up + 1 / down)
     return ExchangeSample([round_s], cpu_s / (carried / 1e9))
 
 
-def _all(lab: Lab, cell: ExchangeCell, seconds: int, options: tuple[str, ...]) -> float:
-    """Payload of all flows together, bit/s, counted where it arrives."""
-    running = [_ask(lab, number, seconds, options) for number in cell.numbers[1:]]
-    try:
-        return sum(_received(process, seconds) for process in running)
-    finally:
-        for process in running:
-            end_process(process)
-
-
-def _serve(lab: Lab, number: int) -> subprocess.Popen[str]:
-    """One server for each node, for both directions."""
-    where = ["--bind", _address(lab, SERVER), "--port", str(_IPERF_PORT + number)]
-    server = iperf3(lab.netns(node_name(SERVER)), ["--server", "--forceflush", *where])
-    await_listening(server)
-    return server
-
-
-def _ask(lab: Lab, number: int, seconds: int, options: tuple[str, ...]) -> subprocess.Popen[str]:
-    where = ["--client", _address(lab, SERVER), "--port", str(_IPERF_PORT + number)]
-    lasting = ["--time", str(seconds), "--omit", str(_OMITTED_S), "--json"]
-    return iperf3(lab.netns(node_name(number)), [*where, *lasting, *options])
-
-
-def _received(process: subprocess.Popen[str], seconds: int) -> float:
-    bits = received_bits(process, seconds + _PATIENCE_S)
-    if not bits:
+def _all(lab: Lab, cell: ExchangeCell, seconds: int, direction: Way) -> float:
+    """Payload of all flows to or from the server together, bit/s, counted where it arrives."""
+    nodes = [node_name(number) for number in cell.numbers[1:]]
+    with flowing(lab, nodes, seconds, direction, node_name(SERVER)) as flows:
+        carried = [flow.payload_bits() for flow in flows]
+    if not all(carried):
         raise ExperimentError("iperf3 carried nothing")
-    return bits
+    return sum(filter(None, carried))
 
 
 def _children_s() -> float:
     """Processor seconds of all processes that have been started from here and have ended."""
     times = os.times()
     return times.children_user + times.children_system
-
-
-def _address(lab: Lab, number: int) -> str:
-    return lab.places[node_name(number)].data_address

@@ -12,6 +12,7 @@ import secrets
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +30,7 @@ from testbed.fabric.node_launcher import command_in
 from testbed.links.agent.client import AgentClient
 from testbed.links.network.devices import shape_route
 from testbed.links.network.namespaces import inside
-from testbed.process import environment, module_command
+from testbed.process import environment
 from testbed.runner.signals import machine, shielded
 from testbed.scenario.link_state import FRAME_BYTES, SEGMENT_BYTES
 from testbed.topology import NodePlacement, NodeSpec
@@ -134,9 +135,17 @@ def sleep_until(time_ns: int) -> None:
 
 Way = Literal["up", "down", "both"]
 LEAD_S, _LEAD_PER_NODE_S = 1.5, 0.15
+OMITTED_S = 1
+"""At the beginning of a flow, what is not counted."""
 _TAIL_S = 0.5
 _FIRST_PORT = 5300
-_PATIENCE_S = 20.0
+_PATIENCE_S = 30.0
+_LOOP = """
+import sys, time
+stop = time.monotonic() + float(sys.argv[1])
+while time.monotonic() < stop:
+    pass
+"""
 _WAYS: dict[Way, list[str]] = {"up": [], "down": ["--reverse"], "both": ["--bidir"]}
 
 
@@ -146,25 +155,29 @@ def lead_s(nodes: int) -> float:
 
 
 class BenchFlow:
-    """One node's TCP flow to the switch (``up``), from it, or both; it lasts ``seconds`` from
-    ``begin`` on."""
+    """One node's TCP flow to ``sink`` (``up``; by default the switch), from it, or both; it lasts
+    ``seconds`` from ``begin`` on."""
 
-    def __init__(self, lab: Lab, node: str, seconds: float, direction: Way) -> None:
+    def __init__(
+        self, lab: Lab, node: str, seconds: float, direction: Way, sink: str | None = None
+    ) -> None:
         self._lab, self._node, self._lasting = lab, node, ceil(seconds)
         port = str(_FIRST_PORT + lab.places[node].spec.peer)
-        here = ["--bind", lab.networks.switch_address, "--port", port]
-        server = ["--server", "--one-off", "--forceflush", *here]
+        where, address = lab.switch, lab.networks.switch_address
+        if sink is not None:
+            where, address = lab.netns(sink), lab.places[sink].data_address
+        server = ["--server", "--one-off", "--forceflush", "--bind", address, "--port", port]
         self._ask = [
-            *("--client", lab.networks.switch_address, "--port", port, "--json"),
-            *("--time", str(self._lasting), "--omit", "1", *_WAYS[direction]),
+            *("--client", address, "--port", port, "--json"),
+            *("--time", str(self._lasting), "--omit", str(OMITTED_S), *_WAYS[direction]),
         ]
-        self._server = iperf3(lab.switch, server, subprocess.STDOUT)
+        self._server = _iperf3(where, server, subprocess.STDOUT)
         self._client: subprocess.Popen[str] | None = None
 
     def begin(self) -> None:
         """Start to send, once the other side listens. Raises ExperimentError where it does not."""
-        await_listening(self._server)
-        self._client = iperf3(self._lab.netns(self._node), self._ask)
+        _await_listening(self._server)
+        self._client = _iperf3(self._lab.netns(self._node), self._ask)
 
     def wire_bits(self) -> float | None:
         """Wait for its end; what the receiver got (with ``both`` on the way up), bit/s at the link
@@ -174,14 +187,28 @@ class BenchFlow:
         all counters on the way. None where iperf3 does not say. Raises ExperimentError where it
         failed.
         """
-        assert self._client is not None
-        bits = received_bits(self._client, self._lasting + _PATIENCE_S, f"iperf3 on {self._node}")
+        bits = self.payload_bits()
         return None if bits is None else bits * FRAME_BYTES / SEGMENT_BYTES
+
+    def payload_bits(self) -> float | None:
+        """The same without headers."""
+        assert self._client is not None
+        try:
+            out, _ = self._client.communicate(timeout=self._lasting + _PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            raise ExperimentError(f"iperf3 on {self._node} did not end") from None
+        said = json.loads(out or "{}")
+        if "error" in said:
+            raise ExperimentError(f"iperf3 on {self._node}: {said['error']}")
+        bits = said.get("end", {}).get("sum_received", {}).get("bits_per_second")
+        return None if bits is None else float(bits)
 
     def end(self) -> None:
         """End both sides, whatever they are doing."""
         for process in filter(None, (self._client, self._server)):
-            end_process(process)
+            if process.poll() is None:
+                process.terminate()
+            process.communicate()
 
 
 @contextmanager
@@ -191,10 +218,19 @@ def bulk(
     """A flow for each of these nodes, for ``seconds`` after ``lead_s``, ended with the ``with``
     block."""
     lasting = lead_s(len(nodes)) + seconds + _TAIL_S
+    with flowing(lab, nodes, lasting, direction) as flows:
+        yield flows
+
+
+@contextmanager
+def flowing(
+    lab: Lab, nodes: Sequence[str], seconds: float, direction: Way, sink: str | None = None
+) -> Iterator[list[BenchFlow]]:
+    """A flow for each of these nodes, begun now, ended with the ``with`` block."""
     with ExitStack() as stack:
         flows = []
         for node in nodes:
-            flows.append(BenchFlow(lab, node, lasting, direction))
+            flows.append(BenchFlow(lab, node, seconds, direction, sink))
             stack.callback(flows[-1].end)
         for flow in flows:
             flow.begin()
@@ -205,9 +241,8 @@ def bulk(
 def busy(loops: int, seconds: float) -> Iterator[None]:
     """So many processes that only compute, for at most ``seconds``, ended with the ``with``
     block."""
-    parent = str(os.getpid())
-    command = module_command("testbed.bench.busy", f"{seconds:.3f}", "--parent", parent)
-    processes = [subprocess.Popen(command, env=environment()) for _ in range(loops)]
+    command = ["setpriv", "--pdeathsig=KILL", sys.executable, "-I", "-c", _LOOP, f"{seconds:.3f}"]
+    processes = [subprocess.Popen(command) for _ in range(loops)]
     try:
         yield
     finally:
@@ -217,7 +252,7 @@ def busy(loops: int, seconds: float) -> Iterator[None]:
             process.wait()
 
 
-def iperf3(
+def _iperf3(
     netns: str, arguments: Sequence[str], complaints: int = subprocess.DEVNULL
 ) -> subprocess.Popen[str]:
     """Start iperf3 in a namespace; what a client has to complain about is in its JSON. Raises
@@ -235,7 +270,7 @@ def iperf3(
     )
 
 
-def await_listening(server: subprocess.Popen[str]) -> None:
+def _await_listening(server: subprocess.Popen[str]) -> None:
     """Wait until a server listens. Raises ExperimentError with its words where it ends instead."""
     assert server.stdout is not None
     said = []
@@ -245,31 +280,6 @@ def await_listening(server: subprocess.Popen[str]) -> None:
             return
     server.communicate()
     raise ExperimentError(f"iperf3 did not begin to listen: {' '.join(said)}")
-
-
-def received_bits(
-    client: subprocess.Popen[str], timeout_s: float, name: str = "iperf3"
-) -> float | None:
-    """Wait for a client's end; bit/s of payload where it arrived, None where iperf3 does not say.
-
-    Raises ExperimentError where it failed.
-    """
-    try:
-        out, _ = client.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        raise ExperimentError(f"{name} did not end") from None
-    said = json.loads(out or "{}")
-    if "error" in said:
-        raise ExperimentError(f"{name}: {said['error']}")
-    bits = said.get("end", {}).get("sum_received", {}).get("bits_per_second")
-    return None if bits is None else float(bits)
-
-
-def end_process(process: subprocess.Popen[str]) -> None:
-    """End a process, whatever it is doing."""
-    if process.poll() is None:
-        process.terminate()
-    process.communicate()
 
 
 _PORT, _CHUNK = 5200, bytes(1 << 15)

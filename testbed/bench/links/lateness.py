@@ -1,8 +1,8 @@
 """Suites about lateness: of changes on an idle and on a busy host, against links changed by
 pyroute2's own calls, and how many nodes this host carries with a valid certificate.
 
-Its HTB plugin is ours, which leaves out the rate tables: that makes these messages shorter than
-those of pyroute2 alone.
+Its HTB plugin is ours, without the rate tables: that makes these messages shorter than those of
+pyroute2 alone.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from itertools import product
 from typing import Any
 
 from pyroute2 import IPRoute
+from pyroute2.netlink.rtnl.tcmsg import plugins, sched_htb
 
 from testbed.bench.links.alternatives import (
     LinkMethod,
@@ -39,10 +40,26 @@ from testbed.bench.results import (
     uniform,
 )
 from testbed.links.network.namespaces import inside
+from testbed.links.tc.htb import ETHERNET
+from testbed.links.tc.parameters import TICK_NS
 from testbed.scenario.expand import DIRECTIONS
 from testbed.scenario.link_state import FRAME_BYTES, LinkDirection
 
 _ROOT, _CLASS, _LEAF = 0x10000, 0x10010, 0x100000
+
+
+def _class_parameters(requested: dict[str, Any]) -> dict[str, Any]:
+    """Return pyroute2's own options of a class, without tables, bursts exact."""
+    built = sched_htb.get_class_parameters(requested)
+    (_, parameters), *others = built["attrs"]
+    for which, burst, size in (("rate", "buffer", "burst"), ("ceil", "cbuffer", "cburst")):
+        parameters |= {f"{which}___reserved": ETHERNET, f"{which}_cell_align": -1}
+        parameters[burst] = round(requested[size] * 1e9 / parameters[which] / TICK_NS)
+    tables = {"TCA_HTB_RTAB", "TCA_HTB_CTAB"}
+    return {"attrs": [built["attrs"][0], *(each for each in others if each[0] not in tables)]}
+
+
+plugins["htb"].get_class_parameters = _class_parameters
 
 
 class IPRouteHtb(SteppedLink):

@@ -22,6 +22,7 @@ from testbed.bench.links.training import scenario, written
 from testbed.bench.results import ResultCheck, Setup, Suite, at_most, link, median
 from testbed.errors import ExperimentError, MachineError
 from testbed.process import environment
+from testbed.runner.exec.launch_spec import by_sudo
 
 _NAME = "nobody"
 _PATIENCE_S = 300.0
@@ -50,8 +51,8 @@ def user() -> User:
     if os.geteuid() != 0:
         raise MachineError("only root can be somebody else as well", fix="Run as root (sudo).")
     entry = pwd.getpwnam(_NAME)
-    uid = int(os.environ.get("SUDO_UID", entry.pw_uid)) or entry.pw_uid
-    gid = int(os.environ.get("SUDO_GID", entry.pw_gid)) or entry.pw_gid
+    uid = by_sudo("SUDO_UID") or entry.pw_uid
+    gid = by_sudo("SUDO_GID") or entry.pw_gid
     for python in _interpreters():
         tried = subprocess.run(
             [*_become(uid, gid), python, "-c", _CAN_RUN],

@@ -4,6 +4,9 @@ In ``bits`` bits each: code j of a vector lies in bits j·bits to (j + 1)·bits 
 the lowest bit of the first byte on. Eight codes are one word, which is squeezed in three steps:
 neighbouring bytes, then pairs of them, then halves move together.
 
+Levels that are mostly 0: distances, signs and magnitudes of the others in Elias codes, one
+after the other, each from its highest bit on.
+
 In base 3: five codes d₀ … d₄ below 3 are the byte d₀ + 3·d₁ + 9·d₂ + 27·d₃ + 81·d₄.
 """
 
@@ -153,4 +156,113 @@ def _warm() -> None:
     unpack_3(body, codes)
 
 
-WARM = (_warm,)
+@compiled
+def _omega(number: int) -> tuple[np.uint64, int]:
+    """Elias' omega code of a number from 1 on (below 2⁴¹): its bits from the lowest on, and how
+    many: the number in binary, before it the length of that less 1, and so on; a 0 at the end."""
+    word, length = np.uint64(0), 1
+    while number > 1:
+        bits = 0
+        rest = number
+        while rest:
+            word = (word << np.uint64(1)) | np.uint64(rest & 1)
+            rest >>= 1
+            bits += 1
+        length += bits
+        number = bits - 1
+    return word, length
+
+
+def omega_bits(number: int) -> int:
+    """Length of the omega code of ``number``."""
+    bits = number.bit_length()
+    return 1 if number == 1 else bits + omega_bits(bits - 1)
+
+
+@compiled
+def write_elias(body: Bytes, count: int, bits: int, top: int, stream: Bytes) -> tuple[int, int]:
+    """Codes of ``Qsgd`` as a stream; how many are not 0, and bytes of the stream."""
+    codes = np.empty(BLOCK, np.uint8)
+    words, lengths = np.empty(256, np.uint64), np.empty(256, np.int64)
+    for number in range(1, 256):
+        words[number], lengths[number] = _omega(number)
+    last, coded, at, filled, waiting = -1, 0, 0, 0, np.uint64(0)
+    for start in range(0, count, BLOCK):
+        stop = min(start + BLOCK, count)
+        unpack(body[start * bits // 8 : (stop * bits + 7) // 8], stop - start, bits, codes)
+        for i in range(stop - start):
+            level = np.int64(codes[i]) - top
+            if level == 0:
+                continue
+            gap, size = start + i - last, abs(level)
+            last = start + i
+            coded += 1
+            word, length = (words[gap], lengths[gap]) if gap < 256 else _omega(gap)
+            for part in range(2):
+                waiting |= word << np.uint64(filled)
+                filled += length
+                while filled >= 8:
+                    stream[at] = np.uint8(waiting & np.uint64(255))
+                    waiting >>= np.uint64(8)
+                    at += 1
+                    filled -= 8
+                if part == 0:
+                    sign = np.uint64(1) if level < 0 else np.uint64(0)
+                    word, length = words[size] << np.uint64(1) | sign, lengths[size] + 1
+    if filled:
+        stream[at] = np.uint8(waiting)
+        at += 1
+    return coded, at
+
+
+@compiled
+def _read_omega(stream: Bytes, at: int, most: int) -> tuple[int, int]:
+    """The number at bit ``at``, and the bit behind it; 0 where there is none up to ``most``."""
+    number, end = 1, 8 * stream.size
+    while at < end and (stream[at >> 3] >> np.uint8(at & 7)) & 1:
+        bits = number + 1
+        if at + bits > end or bits > 62:
+            return 0, at
+        number = 0
+        for bit in range(at, at + bits):
+            number = number << 1 | np.int64((stream[bit >> 3] >> np.uint8(bit & 7)) & 1)
+        at += bits
+    return (number, at + 1) if at < end and number <= most else (0, at)
+
+
+@compiled
+def read_elias(stream: Bytes, coded: int, count: int, bits: int, top: int, body: Bytes) -> bool:
+    """``coded`` levels of a stream as codes of ``Qsgd``; False for what is no such stream."""
+    codes = np.empty(BLOCK, np.uint8)
+    at, index, level, left = 0, -1, 0, coded
+    for start in range(0, count, BLOCK):
+        stop = min(start + BLOCK, count)
+        codes[:] = np.uint8(top)
+        while index < stop:
+            if index >= start:
+                codes[index - start] = np.uint8(top + level)
+            if left == 0:
+                index = count
+                break
+            gap, at = _read_omega(stream, at, count - 1 - index)
+            if gap == 0 or at >= 8 * stream.size:
+                return False
+            below = (stream[at >> 3] >> np.uint8(at & 7)) & 1
+            level, at = _read_omega(stream, at + 1, top)
+            if level == 0:
+                return False
+            level = -level if below else level
+            index += gap
+            left -= 1
+        pack(codes, stop - start, bits, body[start * bits // 8 : (stop * bits + 7) // 8])
+    rest = 8 * stream.size - at
+    return bool(rest < 8 and (rest == 0 or stream[at >> 3] >> np.uint8(at & 7) == 0))
+
+
+def _warm_elias() -> None:
+    body, stream = np.zeros(2, np.uint8), np.zeros(9, np.uint8)
+    write_elias(body, 3, 4, 7, stream)
+    read_elias(stream, 0, 3, 4, 7, body)
+
+
+WARM = (_warm, _warm_elias)

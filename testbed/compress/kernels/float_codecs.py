@@ -385,4 +385,44 @@ def _warm_qsgd() -> None:
     read_qsgd(body, 8, 7, 4, norms, values)
 
 
-WARM = (_warm_floats, _warm_int8, _warm_maxmin, _warm_qsgd)
+@compiled
+def write_levels(values: Floats, levels: Floats, bits: int, body: Bytes, kept: Floats) -> None:
+    """± the greatest of ``levels`` (ascending) that a magnitude reaches, or 0."""
+    codes, top = np.empty(BLOCK, np.uint8), levels.size
+    for at in range(0, values.size, BLOCK):
+        stop = min(at + BLOCK, values.size)
+        row, target = values[at:stop], kept[at:stop]
+        for i in range(row.size):
+            number = 0
+            for level in levels:
+                number += 1 if abs(row[i]) >= level else 0
+            magnitude = levels[number - 1] if number else np.float32(0.0)
+            below = row[i] < np.float32(0.0) and number > 0
+            codes[i] = np.uint8(top - number if below else top + number)
+            target[i] = -magnitude if below else magnitude
+        pack(codes, row.size, bits, body[at * bits // 8 : (stop * bits + 7) // 8])
+
+
+@compiled
+def read_levels(body: Bytes, levels: Floats, bits: int, out: Floats) -> bool:
+    """What ``write_levels`` kept; False where a code is above the greatest."""
+    codes, top, greatest = np.empty(BLOCK, np.uint8), levels.size, np.uint8(0)
+    signed = np.zeros(256, np.float32)
+    signed[:top] = -levels[::-1]
+    signed[top + 1 : 2 * top + 1] = levels
+    for at in range(0, out.size, BLOCK):
+        stop = min(at + BLOCK, out.size)
+        unpack(body[at * bits // 8 : (stop * bits + 7) // 8], stop - at, bits, codes)
+        for i in range(stop - at):
+            greatest = max(greatest, codes[i])
+            out[at + i] = signed[codes[i]]
+    return bool(greatest <= 2 * top)
+
+
+def _warm_levels() -> None:
+    values, body = np.ones(3, np.float32), np.zeros(1, np.uint8)
+    write_levels(values, values[:1].copy(), 2, body, values)
+    read_levels(body, values[:1].copy(), 2, values)
+
+
+WARM = (_warm_floats, _warm_int8, _warm_maxmin, _warm_qsgd, _warm_levels)

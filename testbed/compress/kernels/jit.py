@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import warnings
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, TypeVar
-
-import numba
-from numba import extending
 
 from testbed.compress.kernels import compilation
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def _numba() -> Any:
+    """Numba, imported without ``.numba_config.yaml``: whoever may write to the working directory
+    would choose how loops are compiled, and what is loaded for it."""
+    has_yaml = "yaml" in sys.modules
+    reader = sys.modules.get("yaml")
+    sys.modules["yaml"] = None  # type: ignore[assignment]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that it cannot be read
+            imported = import_module("numba")
+    finally:
+        del sys.modules["yaml"]
+        if has_yaml:
+            sys.modules["yaml"] = reader  # type: ignore[assignment]
+    imported.config._config_fname = os.devnull
+    return imported
+
+
+numba = _numba()
 
 
 def compiled(function: Function) -> Function:
@@ -31,5 +53,5 @@ def compiled(function: Function) -> Function:
 
 def intrinsic(write: Callable[..., Any]) -> Callable[..., Any]:
     """A function for compiled ones alone, whose instructions ``write`` writes; see ``simd``."""
-    result: Callable[..., Any] = extending.intrinsic(write)
+    result: Callable[..., Any] = import_module("numba.extending").intrinsic(write)
     return result

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from math import isnan, nan
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from testbed.errors import InputError
@@ -24,11 +25,13 @@ from testbed.exchange.coded.round import CodedNote, PacketLog, Round, mean
 from testbed.exchange.coded.schemes import (
     MOST_NODES,
     CodedGroups,
+    MatrixSizes,
     Scheme,
     block_count,
     check,
     most_received,
     most_work,
+    part,
     scheme,
     total_load,
 )
@@ -111,12 +114,17 @@ class CodedOptions(Options):
     """``scheme``: see ``schemes``. ``r``: how many workers compute each sample; ``auto``: what is
     best is found out.
 
-    ``bottleneck``: for ``auto``, the direction of the links that limits.
+    ``bottleneck``: for ``auto``, the direction of the links that limits. ``split``: blocks' parts
+    are neighbours in the ``flat`` gradient, or ``columns`` of every parameter as a matrix, as
+    printed. ``shares``: all nodes compute equally many samples, or after three steps as many as
+    their ``speed`` allows. Both are of the scheme ``literal``.
     """
 
     scheme: Literal["literal", "replicated", "grouped", "combined"] = "literal"
     r: Literal["auto"] | int = Field(2)
     bottleneck: Direction = "down"
+    split: Literal["flat", "columns"] = "flat"
+    shares: Literal["equal", "speed"] = "equal"
 
     def redundancies(self, nodes: int) -> list[int]:
         """All that a run among ``nodes`` may use, the first one first."""
@@ -136,6 +144,11 @@ def candidates(options: CodedOptions, nodes: int) -> list[Scheme]:
 def check_run(given: Mapping[str, Any], workers: int, batch: int) -> None:
     """Raise InputError unless ``workers`` with batches of ``batch`` samples can exchange so."""
     options = coded_options(given)
+    if options.scheme != "literal" and (options.split, options.shares) != ("flat", "equal"):
+        raise InputError(
+            f"scheme {options.scheme!r} with split {options.split!r} and shares {options.shares!r}",
+            hint="Take scheme 'literal', or split 'flat' and shares 'equal'",
+        )
     check(options.scheme, workers, 1)
     for r in options.redundancies(workers):
         check(options.scheme, workers, r)
@@ -185,7 +198,9 @@ class Redundancy:
         self.scheme: Scheme = self.schemes[0]
         """That of the step to come."""
         self._bottleneck = options.bottleneck
-        self._open = options.r == AUTO
+        self._open, self._by_speed = options.r == AUTO, options.shares == "speed"
+        self.speeds: Sequence[float] = ()
+        """Samples a second of each node, once blocks follow them."""
 
     def learn(self, step: int, notes: Sequence[CodedNote]) -> SchemeChoice | None:
         """All nodes' notes of ``step``; returns what was decided because of them, everywhere alike.
@@ -204,6 +219,31 @@ class Redundancy:
         self.scheme = next(plan for plan in self.schemes if plan.r == choice.r)
         return choice
 
+    def measure(self, step: int, calc_s: Sequence[float], count: int) -> str | None:
+        """All nodes' T_calc of a step before, by rank, with ``count`` samples shared out equally;
+        returns why shares change now, everywhere alike."""
+        if not self._by_speed or self.speeds or step < TRIAL_STEPS or isnan(sum(calc_s)):
+            return None
+        plan = self.scheme
+        rates = [plan.work(node, count) / max(1e-9, t_s) for node, t_s in enumerate(calc_s)]
+        self.speeds = [rate / max(rates) for rate in rates]
+        listed = ", ".join(f"{speed:.4g}" for speed in self.speeds)
+        return f"samples follow the workers' speeds, by rank and relative to the fastest: {listed}"
+
+
+@lru_cache(maxsize=16)
+def column_order(matrices: tuple[tuple[int, int], ...], parts: int) -> NDArray[np.int64]:
+    """Where each element of a gradient of ``MatrixSizes`` is in the flat one, whose ``matrices``
+    lie row by row."""
+    found: list[list[NDArray[np.int64]]] = [[] for _ in range(parts)]
+    offset = 0
+    for rows, columns in matrices:
+        places = np.arange(offset, offset + rows * columns).reshape(rows, columns)
+        for index, own in enumerate(found):
+            own.append(places[:, part(0, columns, index, parts)].ravel())
+        offset += rows * columns
+    return np.concatenate([places for own in found for places in own])
+
 
 class CodedExchange(AllGatherExchange):
     """A worker's side; it carries blocks. Steps follow one another: a ticket is waited for before
@@ -213,7 +253,12 @@ class CodedExchange(AllGatherExchange):
         super().__init__(node, peers)
         self._ranks = {peer: rank for rank, peer in enumerate(peers.workers)}
         self._rank = self._ranks[peers.own]
-        self._redundancy = Redundancy(coded_options(peers.options), len(peers.workers))
+        options = coded_options(peers.options)
+        self._redundancy = Redundancy(options, len(peers.workers))
+        self.matrices: tuple[tuple[int, int], ...] = ()
+        """Rows and columns of every parameter, in its order; told before the first step."""
+        self._order: NDArray[np.int64] | None = None
+        self._by_columns = options.split == "columns"
         self._groups = CodedGroups(self._redundancy.schemes, list(peers.workers))
         self._samples = self._saturated = 0
         self._ended_s, self._t_comm_s = 0.0, nan
@@ -228,7 +273,8 @@ class CodedExchange(AllGatherExchange):
         """Where this node's blocks of the coming step are in the mini-batch of all workers,
         ``count`` samples."""
         plan, self._samples = self._redundancy.scheme, count
-        return [plan.samples(block, count) for block in plan.blocks[self._rank]]
+        speeds = self._redundancy.speeds
+        return [plan.samples(block, count, speeds) for block in plan.blocks[self._rank]]
 
     @property
     def over(self) -> float:
@@ -247,7 +293,12 @@ class CodedExchange(AllGatherExchange):
         plan = self._redundancy.scheme
         blocks = np.frombuffer(payload, np.int32).reshape(len(plan.blocks[self._rank]), -1)
         note = CodedNote(self._saturated, start_s - self._ended_s, self._t_comm_s)
-        round_ = Round(plan, self._rank, blocks, note=note, name=self._worker_name)
+        size = blocks.shape[1]
+        if self._by_columns:
+            size = MatrixSizes.of(self.matrices)
+            self._order = column_order(self.matrices, plan.r)
+            blocks = np.take(blocks, self._order, axis=1)
+        round_ = Round(plan, self._rank, blocks, size, note=note, name=self._worker_name)
         log = PacketLog(self._node, step, start_s, note)
         self._send_phase(0, round_, log)
         return Ticket(partial(self._finish_round, round_, log))
@@ -282,9 +333,16 @@ class CodedExchange(AllGatherExchange):
         """The mean as float32 bytes; the packets are recorded, and with ``auto`` the redundancy may
         change."""
         gradient = mean(round_.total(), len(self._redundancy.scheme.holders))
+        if self._order is not None:
+            ordered, gradient = gradient, np.empty_like(gradient)
+            gradient[self._order] = ordered
         record = log.record(self._node.name, self._redundancy.scheme.r, self._peers.names)
         self._node.record(record.to_json())
         self._t_comm_s, self._ended_s = log.t_comm_s, self._node.now()
+        calc_s = [log.note_of(peer).t_calc_s for peer in self._peers.workers]
+        if (why := self._redundancy.measure(log.step, calc_s, self._samples)) is not None:
+            r = self._redundancy.scheme.r
+            self._node.record(RedundancyRecord(self._node.name, log.step + 1, r, why, []).to_json())
         if (choice := self._redundancy.learn(log.step, log.notes)) is not None:
             table = [prediction._asdict() for prediction in choice.table]
             decided = RedundancyRecord(self._node.name, log.step + 1, choice.r, choice.why, table)

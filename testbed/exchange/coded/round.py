@@ -209,20 +209,21 @@ _ELEMENT = np.dtype("<i4")
 
 class Round:
     """``own``: int32 (blocks, size), in the order of ``scheme.blocks[node]``; it must stay as it
-    is. ``name``: of a node, for errors."""
+    is. ``size``: where parts are of matrices, what these are. ``name``: of a node, for errors."""
 
     def __init__(
         self,
         scheme: Scheme,
         node: int,
         own: Fixed,
+        size: int | None = None,
         *,
         note: CodedNote | None = None,
         name: Callable[[int], str] = "node {}".format,
     ) -> None:
         self._scheme, self._node, self._own, self._name = scheme, node, own, name
         self._note = note or CodedNote()
-        self._size = own.shape[1]
+        self._size = own.shape[1] if size is None else size
         self._rows = {block: row for row, block in enumerate(scheme.blocks[node])}
         self._vectors: dict[Vector, Fixed] = {}
         """Vectors that were put together or added up here, as long as they are needed."""
@@ -399,6 +400,10 @@ class PacketLog:
         self._first_s = min(self._first_s, message.first_s)
         self._arrived_s = max(self._arrived_s, message.arrived_s)
         self._last_s = max(self._last_s, message.last_s)
+
+    def note_of(self, sender: int) -> CodedNote:
+        """Return the note of one; one's own for who was not heard of."""
+        return self._notes.get(sender, self._own)
 
     @property
     def notes(self) -> list[CodedNote]:

@@ -14,10 +14,30 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from itertools import combinations
-from math import comb
+from math import comb, prod
 from typing import Literal, NamedTuple
 
 from testbed.errors import InputError
+
+
+class MatrixSizes(int):
+    """Elements of a gradient of ``matrices`` (rows, columns), ordered so that a part of it has its
+    share of the columns of every matrix, as CSSGD is published; a plain number is one row."""
+
+    matrices: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(cls, matrices: Sequence[tuple[int, int]]) -> MatrixSizes:
+        """Return the size of all of them."""
+        size = cls(sum(rows * columns for rows, columns in matrices))
+        size.matrices = tuple(matrices)
+        return size
+
+    def part(self, index: int, of: int) -> slice:
+        """Where the ``index``-th of ``of`` parts is."""
+        both = ((index * c // of, (index + 1) * c // of, r) for r, c in self.matrices)
+        ends = [(rows * begin, rows * end) for begin, end, rows in both]
+        return slice(sum(begin for begin, _ in ends), sum(end for _, end in ends))
 
 
 class Vector(NamedTuple):
@@ -51,6 +71,8 @@ class Piece(NamedTuple):
 
     def columns(self, size: int) -> slice:
         """Where it is in a gradient of ``size`` elements."""
+        if isinstance(size, MatrixSizes) and self.vector.of == 1:
+            return size.part(self.part, self.of)
         whole = self.vector.columns(size)
         return part(whole.start, whole.stop, self.part, self.of)
 
@@ -138,10 +160,18 @@ class Scheme:
             return {to_add.vector: to_add.bits for to_add in self.sums}
         return {Vector("block", number): 0 for number in range(len(self.holders))}
 
-    def samples(self, block: int, count: int) -> slice:
+    def samples(self, block: int, count: int, speeds: Sequence[float] = ()) -> slice:
         """Where ``block`` is in a mini-batch of ``count`` samples; blocks differ by at most one
-        sample."""
-        return part(0, count, block, len(self.holders))
+        sample. With ``speeds`` of the nodes they are in proportion to the product of those of their
+        holders, and have one sample at least."""
+        if not speeds:
+            return part(0, count, block, len(self.holders))
+        weights = [prod(speeds[node] for node in nodes) for nodes in self.holders]
+        spare, whole = count - len(weights), sum(weights)
+        begin, end = (
+            edge + int(spare * (sum(weights[:edge]) / whole)) for edge in (block, block + 1)
+        )
+        return slice(begin, end)
 
     def work(self, node: int, count: int) -> int:
         """Samples of a mini-batch of ``count`` that ``node`` computes."""

@@ -346,7 +346,7 @@ class DockerFabric:
         )
 
     def _wanted(self, document: Document) -> dict[str, Mounts]:
-        pins = {} if self.context.exec_environment is None else self.context.exec_environment.pins
+        pins = self.context.pins()
         services = document["services"].items()
         return {name: wanted(service, pins) for name, service in services}
 
@@ -365,7 +365,7 @@ class DockerFabric:
             control=control,
             shaper=not _is_root(),
             racks=bool(self._racks) or self.context.multicast,
-            folders=self.context.folders,
+            folders=tuple(each.path for each in self.context.folders),
             gpus=gpus,
             records=self.context.directory.absolute(),
             exec_environment=self.context.exec_environment,

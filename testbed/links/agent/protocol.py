@@ -6,8 +6,9 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from functools import cache
-from itertools import repeat
-from typing import IO, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import IO, Any, Literal, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from testbed.errors import ExperimentError, InputError, LinkError, MachineError, WireError
 from testbed.scenario.link_state import LinkChange, LinkDirection, LinkState
@@ -17,7 +18,6 @@ Object = dict[str, Any]
 T = TypeVar("T")
 MOST_CHARACTERS = 256 << 20
 """Most characters of a line: hundreds of thousands of connections that were watched."""
-_COLLECTIONS = (dict, frozenset, list, tuple)
 _ERRORS: dict[type[Exception], tuple[str, ...]] = {
     LinkError: ("link", "direction", "requested", "actual"),
     MachineError: ("message", "fix"),
@@ -97,7 +97,7 @@ class Watched:
     missed: str | None
 
 
-def dump(message: Object) -> str:
+def dump(message: Any) -> str:
     """A line without its end. Dataclasses become objects, sets lists."""
     return json.dumps(message, separators=(",", ":"), default=_plain)
 
@@ -121,35 +121,16 @@ def read(kind: type[T], given: Any) -> T:
     Raises WireError where it lacks a field, or has another form.
     """
     try:
-        return _converted(kind, given)
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        value: T = _adapter(kind).validate_python(given)
+    except ValidationError as error:
         name = getattr(kind, "__name__", str(kind))
-        raise WireError(f"no {name} between links agent and client: {error!r:.200}") from error
-
-
-def _converted(kind: type[T], given: Any) -> T:
-    result: Any = given
-    of, collection = get_args(kind), get_origin(kind)
-    if is_dataclass(kind):
-        parts = {name: _converted(part, given[name]) for name, part in _parts(kind)}
-        result = kind(**given | parts)
-    elif collection is dict:
-        result = {key: _converted(of[1], value) for key, value in given.items()}
-    elif collection in _COLLECTIONS:
-        kinds = of if collection is tuple and of[-1] is not ... else repeat(of[0])
-        result = collection(map(_converted, kinds, given))
-    return result  # type: ignore[no-any-return]
+        raise WireError(f"no {name} between links agent and client: {error!s:.200}") from error
+    return value
 
 
 @cache
-def _parts(kind: type) -> tuple[tuple[str, Any], ...]:
-    """The fields of a dataclass that JSON does not know."""
-    known = get_type_hints(kind).items()
-    return tuple(
-        (name, hint)
-        for name, hint in known
-        if is_dataclass(hint) or get_origin(hint) in _COLLECTIONS
-    )
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
 
 
 def end_from_json(text: str) -> LinkDirection:

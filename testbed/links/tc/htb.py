@@ -32,7 +32,7 @@ from pyroute2.netlink.rtnl.tcmsg.act_mirred import MIRRED_EACTIONS
 from pyroute2.netlink.rtnl.tcmsg.common import tc_actions
 
 from testbed.errors import LinkError
-from testbed.links.tc import pyroute2_plugins
+from testbed.links.tc import pyroute2_plugins  # noqa: F401 - registers what pyroute2 lacks
 from testbed.links.tc.netlink import (
     Attribute,
     AttributeReader,
@@ -57,6 +57,9 @@ ADD, PUT = NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL, NLM_F_ACK | NLM_F_CREATE | NLM
 AT_ROOT = TC_H_ROOT
 ROOT_HANDLE = ROOT << 16
 CLASS = ROOT_HANDLE | CLASS_MINOR
+ETHERNET = 1
+"""The link layer of a rate, in a byte that pyroute2 takes for reserved: packets take as many bytes
+as they have, and the kernel wants no table of them."""
 _MAX32 = 0xFFFFFFFF
 _PARAMETERS = "TCA_OPTIONS.TCA_HTB_PARMS."
 _COUNTERS = AttributeReader(
@@ -159,7 +162,7 @@ def _class(index: int, setting: LinkPace) -> NetlinkMessage:
     for which in ("rate", "ceil"):
         parameters |= {
             which: rate,
-            f"{which}_linklayer": pyroute2_plugins.ETHERNET,
+            f"{which}___reserved": ETHERNET,
             f"{which}_cell_align": -1,
             f"{which}_overhead": setting.overhead_bytes,
             f"{which}_mpu": setting.mpu_bytes,

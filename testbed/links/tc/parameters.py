@@ -58,6 +58,9 @@ _LONGEST_BUNDLE_S = 1e-3
 50 ms, used up 0.8 of the certificate's tolerance for their completion (p99) with bundles of 0.5 and
 0.9 ms, 1.1 to 1.3 of it with 1.2 ms, 1.4 of it with 2.4 and 4.8 ms."""
 
+FLOOR_BITS = 500_000_000
+"""Up to this rate, any machine that runs the rest carries a link: nothing is measured."""
+
 TICK_NS = 64
 """In what the kernel counts bursts and, where it is old, delays."""
 

@@ -7,15 +7,9 @@ They are like those in ``pyroute2.netlink.rtnl.tcmsg``: importing this module re
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
 
 from pyroute2.netlink import NLA_F_NESTED, nla
 from pyroute2.netlink.rtnl.tcmsg import cls_u32, common, common_act, plugins, sched_htb, sched_netem
-
-from testbed.links.tc.parameters import TICK_NS
-
-ETHERNET = 1
-"""A link layer whose packets take as many bytes as they have."""
 
 
 class Statistics(common.stats2):
@@ -40,37 +34,15 @@ class ByteQueue(nla):
     fields = (("limit", "I"),)
 
 
-class HtbOptions(nla):
-    """``TCA_OPTIONS`` of HTB. For an Ethernet link the kernel wants no rate table."""
+class HtbOptions(sched_htb.options):
+    """``TCA_OPTIONS`` of HTB, without rate tables."""
 
     nla_flags = NLA_F_NESTED
-    nla_map = tuple(
-        (name, {"rtab": "hex", "ctab": "hex"}.get(kind, kind))
-        for name, kind in sched_htb.options.nla_map
-    )
-
-    htb_glob = sched_htb.options.htb_glob
 
     class htb_parms(nla):  # noqa: N801 - pyroute2 looks it up by this name
         """A class's rate and ceiling, bytes a second, and its bursts, ticks of 64 ns."""
 
-        fields = tuple(
-            (name.replace("___reserved", "_linklayer"), layout)
-            for name, layout in sched_htb.options.htb_parms.fields
-        )
-
-
-def class_parameters(requested: dict[str, Any]) -> dict[str, Any]:
-    """Options of ``IPRoute.tc("add-class", "htb", …)`` without tables, bursts exact."""
-    built = sched_htb.get_class_parameters(requested)
-    (_, parameters), *others = built["attrs"]
-    for which, burst in (("rate", "buffer"), ("ceil", "cbuffer")):
-        size = requested.get("burst" if which == "rate" else "cburst")
-        parameters |= {f"{which}_linklayer": ETHERNET, f"{which}_cell_align": -1}
-        if size is not None:
-            parameters[burst] = round(size * 1e9 / parameters[which] / TICK_NS)
-    tables = {"TCA_HTB_RTAB", "TCA_HTB_CTAB"}
-    return {"attrs": [built["attrs"][0], *(each for each in others if each[0] not in tables)]}
+        fields = sched_htb.options.htb_parms.fields
 
 
 class NetemOptions(sched_netem.options):
@@ -150,12 +122,7 @@ def _plugin(base: object, **parts: object) -> SimpleNamespace:
     return SimpleNamespace(**{**vars(base), **parts})
 
 
-plugins["htb"] = _plugin(
-    sched_htb,
-    options=HtbOptions,
-    stats2=Statistics,
-    get_class_parameters=class_parameters,
-)
+plugins["htb"] = _plugin(sched_htb, options=HtbOptions, stats2=Statistics)
 plugins["netem"] = _plugin(sched_netem, options=NetemOptions, stats2=Statistics)
 plugins["bfifo"] = SimpleNamespace(options=ByteQueue, stats2=Statistics)
 plugins["u32"] = _plugin(cls_u32, options=U32Options)

@@ -216,6 +216,7 @@ NOBODY = 10001
 FOLDER = "output"
 """In a run's directory: what its job has made."""
 _READ, _WRITE = 0o5, 0o2
+_ID_DIGITS, _NO_ID = 10, 2**32 - 1
 _HOME_OF_ROOT = Path("/root")
 
 
@@ -299,10 +300,16 @@ def _tenant(folder: Path, user: int, group: int, environ: Mapping[str, str]) -> 
     state = folder.stat()
     if state.st_uid != 0:
         return Tenant(state.st_uid, state.st_gid or _group(state.st_uid))
-    by_sudo = environ.get("SUDO_UID", "")
-    if by_sudo.isdecimal() and int(by_sudo) != 0:
-        return Tenant(int(by_sudo), _group(int(by_sudo)))
-    return Tenant(NOBODY, NOBODY)
+    caller = by_sudo("SUDO_UID", environ)
+    return Tenant(NOBODY, NOBODY) if caller is None else Tenant(caller, _group(caller))
+
+
+def by_sudo(name: str, environ: Mapping[str, str] = os.environ) -> int | None:
+    """The user or the group, as ``name`` says, that became root by sudo; None for root, and where
+    it is none."""
+    text = environ.get(name, "")
+    number = int(text) if text.isascii() and text.isdecimal() and len(text) <= _ID_DIGITS else 0
+    return number if 0 < number < _NO_ID else None
 
 
 def _group(user: int) -> int:

@@ -1,7 +1,7 @@
 """``testbed exec``: somebody's command on all nodes, recorded and judged as every run.
 
 ``execute`` checks, and makes session, records and trial. The trial (``exec.trial.ExecTrial``) goes
-through the run; ``exec.processes.ProcessGroup`` starts the command on the nodes and waits for it.
+through the run; ``exec.trial.ProcessGroup`` starts the command on the nodes and waits for it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from testbed.runner.signals import interruptible, machine
 from testbed.runner.trial import TrialPlan
 from testbed.scenario.expand import expand, racks
 from testbed.scenario.load import Loaded
-from testbed.user_files import Output
+from testbed.user_files import OpenedPath, Output
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def execute(
     shown: bool,
     quiet: bool = False,
     keep_failed: bool = False,
-    read: tuple[Path, ...] = (),
+    read: tuple[OpenedPath, ...] = (),
     pull: bool = False,
     writable_root: bool = False,
 ) -> Executed:

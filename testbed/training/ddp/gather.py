@@ -184,7 +184,7 @@ class HookAverager:
     def __init__(self, row: Algorithm, layout: Layout, ranks: int) -> None:
         self._ranks = ranks
         self._total: Tensor | None = None
-        exact = row.down == "fp32" and row.down_memory == "none"
+        exact = row.down == "fp32" and row.down_memory == "none" and row.down_density == 1
         self._encoder, self._scratch = None if exact else UpdateEncoder(row, layout), BufferPool()
         self._memory = None if self._encoder is None else self._encoder.memory
 

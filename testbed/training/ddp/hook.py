@@ -26,8 +26,15 @@ from testbed.compress.kernels import compilation
 from testbed.control.base import Controller, Observation, controller_seed, controllers
 from testbed.errors import InputError
 from testbed.training.data import derive
-from testbed.training.ddp.bucket import BucketTurn, DdpBucket, Parameters
-from testbed.training.ddp.report import VECTORS, CarriedState, HookReport, row_of
+from testbed.training.ddp.bucket import (
+    VECTORS,
+    BucketTurn,
+    CarriedState,
+    DdpBucket,
+    HookReport,
+    Parameters,
+    row_of,
+)
 
 __all__ = ["CompressionState", "HookReport", "compressed_hook"]
 

@@ -5,9 +5,11 @@ their CIFAR form (He et al. 2016).
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
+import torch
 from torch import Tensor, nn
-from torch.nn.functional import relu
+from torch.nn.functional import batch_norm, relu
 
 from testbed.errors import InputError
 from testbed.training.models.base import Inputs
@@ -21,11 +23,61 @@ def scaled(channels: int, width: float) -> int:
     return max(_GROUP, round(channels * width / _GROUP) * _GROUP)
 
 
-def normalisation(channels: int) -> nn.GroupNorm:
-    """Group normalisation in place of batch normalisation: no running statistics that replicas
-    would not share, and no dependence on how a mini-batch is cut into workers' parts. As many
-    parameters."""
-    return nn.GroupNorm(channels // _GROUP, channels)
+def normalisation(channels: int, by_batch: bool) -> nn.Module:
+    """Group normalisation, which does not depend on how a mini-batch is cut into workers' parts; or
+    batch normalisation. Both have as many parameters."""
+    return BatchNorm(channels) if by_batch else nn.GroupNorm(channels // _GROUP, channels)
+
+
+class BatchNorm(nn.Module):
+    """Batch normalisation by the statistics of the batch at hand: in training those of a replica's
+    own part of the mini-batch, as DistributedDataParallel has it. Scale and shift are exchanged.
+
+    There are no running statistics, which no exchange would carry: ``measure_statistics`` finds
+    them for a model that is evaluated.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.weight, self.bias = (nn.Parameter(torch.empty(channels)) for _ in range(2))
+        self._measured: list[tuple[Tensor, Tensor]] | None = None
+        self._fixed: tuple[Tensor, Tensor] | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, channels, h, w), normalised."""
+        if self._measured is not None:
+            self._measured.append(torch.var_mean(x, (0, 2, 3)))
+        if self._fixed is not None:
+            variance, mean = self._fixed
+            return batch_norm(x, mean, variance, self.weight, self.bias)
+        return torch.batch_norm(x, self.weight, self.bias, None, None, True, 0.0, 1e-5, True)
+
+    def begin(self) -> None:
+        """Normalise by batches, and remember their statistics."""
+        self._measured, self._fixed = [], None
+
+    def end(self) -> None:
+        """Normalise by the mean of the statistics since ``begin``."""
+        variances, means = zip(*self._measured or [], strict=True)
+        self._fixed = torch.stack(variances).mean(0), torch.stack(means).mean(0)
+        self._measured = None
+
+
+def normalises_by_batch(module: nn.Module) -> bool:
+    """Return whether it has a ``BatchNorm``."""
+    return any(isinstance(layer, BatchNorm) for layer in module.modules())
+
+
+def measure_statistics(module: nn.Module, batches: Iterable[Tensor]) -> None:
+    """Have every ``BatchNorm`` of ``module`` normalise by what it meets in ``batches`` of training
+    samples, all of which go through the parameters as they are."""
+    layers = [layer for layer in module.modules() if isinstance(layer, BatchNorm)]
+    for layer in layers:
+        layer.begin()
+    for batch in batches:
+        module(batch)
+    for layer in layers:
+        layer.end()
 
 
 class GlobalMean(nn.Module):
@@ -68,7 +120,7 @@ def cnn(inputs: Inputs, classes: int, width: float) -> nn.Module:
     )
 
 
-def vgg19(inputs: Inputs, classes: int, width: float) -> nn.Module:
+def vgg19(inputs: Inputs, classes: int, width: float, *, by_batch: bool = False) -> nn.Module:
     """VGG-19 in its CIFAR form: sixteen normalised convolutions and one linear layer."""
     channels, height, breadth = inputs
     if min(height, breadth) < 32:
@@ -81,7 +133,8 @@ def vgg19(inputs: Inputs, classes: int, width: float) -> nn.Module:
     for wide, count in _VGG19:
         for _ in range(count):
             out = scaled(wide, width)
-            parts += [nn.Conv2d(channels, out, 3, padding=1), normalisation(out), nn.ReLU()]
+            normalise = normalisation(out, by_batch)
+            parts += [nn.Conv2d(channels, out, 3, padding=1), normalise, nn.ReLU()]
             channels = out
         parts.append(nn.MaxPool2d(2))
     return nn.Sequential(*parts, GlobalMean(), nn.Linear(channels, classes))
@@ -129,15 +182,16 @@ def resnet(
     *,
     blocks: tuple[int, int, int, int],
     bottleneck: bool = False,
+    by_batch: bool = False,
 ) -> nn.Module:
     """``blocks`` residual blocks in each of four stages; ``bottleneck``: blocks of three layers."""
     channels = scaled(_STAGES[0], width)
-    parts: list[nn.Module] = [*_normalised(inputs[0], channels, 3), nn.ReLU()]
+    parts: list[nn.Module] = [*_normalised(inputs[0], channels, 3, by_batch), nn.ReLU()]
     for stage, count in enumerate(blocks):
         narrow = scaled(_STAGES[stage], width)
         for index in range(count):
             stride = 2 if stage and not index else 1
-            block = Residual(channels, narrow, stride, bottleneck)
+            block = Residual(channels, narrow, stride, bottleneck, by_batch)
             parts.append(block)
             channels = block.channels
     return nn.Sequential(*parts, GlobalMean(), nn.Linear(channels, classes))
@@ -146,7 +200,9 @@ def resnet(
 class Residual(nn.Module):
     """Two 3 × 3 convolutions, or 1 × 1, 3 × 3, 1 × 1 to four times ``narrow``; and a shortcut."""
 
-    def __init__(self, channels: int, narrow: int, stride: int, bottleneck: bool) -> None:
+    def __init__(
+        self, channels: int, narrow: int, stride: int, bottleneck: bool, by_batch: bool
+    ) -> None:
         super().__init__()
         self.channels = narrow * 4 if bottleneck else narrow
         convolutions = [(narrow, 3, stride), (narrow, 3, 1)]
@@ -154,12 +210,12 @@ class Residual(nn.Module):
             convolutions = [(narrow, 1, 1), (narrow, 3, stride), (self.channels, 1, 1)]
         layers, inside = list[nn.Module](), channels
         for outside, kernel, own_stride in convolutions:
-            layers += [*_normalised(inside, outside, kernel, own_stride), nn.ReLU()]
+            layers += [*_normalised(inside, outside, kernel, by_batch, own_stride), nn.ReLU()]
             inside = outside
         self.layers = nn.Sequential(*layers[:-1])
         same = channels == self.channels and stride == 1
         self.shortcut = nn.Sequential(
-            *([] if same else _normalised(channels, self.channels, 1, stride))
+            *([] if same else _normalised(channels, self.channels, 1, by_batch, stride))
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -168,6 +224,8 @@ class Residual(nn.Module):
         return result
 
 
-def _normalised(inside: int, outside: int, kernel: int, stride: int = 1) -> list[nn.Module]:
+def _normalised(
+    inside: int, outside: int, kernel: int, by_batch: bool, stride: int = 1
+) -> list[nn.Module]:
     convolution = nn.Conv2d(inside, outside, kernel, stride=stride, padding=kernel // 2, bias=False)
-    return [convolution, normalisation(outside)]
+    return [convolution, normalisation(outside, by_batch)]

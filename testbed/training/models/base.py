@@ -56,7 +56,8 @@ def outline(model: str, task: str, width: float) -> nn.Module:
             f"model {model!r} has the buffer {name!r}, which no exchange keeps equal on all "
             "replicas",
             where="train.model",
-            hint="Use a normalisation without running statistics, such as GroupNorm",
+            hint="Use a normalisation without running statistics, such as GroupNorm, or "
+            "testbed.training.models.architectures.BatchNorm",
         )
     return module
 
@@ -105,8 +106,14 @@ class _Later:
 
 def register() -> None:
     """Add every model of ours."""
-    for name in ("mlp", "dnn", "mlp12", "cnn", "vgg19"):
+    for name in ("mlp", "dnn", "mlp12", "cnn"):
         models.add(name, _Later(name))
-    models.add("resnet18", _Later("resnet", {"blocks": (2, 2, 2, 2)}))
-    models.add("resnet34", _Later("resnet", {"blocks": (3, 4, 6, 3)}))
-    models.add("resnet50", _Later("resnet", {"blocks": (3, 4, 6, 3), "bottleneck": True}))
+    normalised: dict[str, tuple[str, dict[str, Any]]] = {
+        "vgg19": ("vgg19", {}),
+        "resnet18": ("resnet", {"blocks": (2, 2, 2, 2)}),
+        "resnet34": ("resnet", {"blocks": (3, 4, 6, 3)}),
+        "resnet50": ("resnet", {"blocks": (3, 4, 6, 3), "bottleneck": True}),
+    }
+    for name, (function, options) in normalised.items():
+        models.add(name, _Later(function, options))
+        models.add(f"{name}-bn", _Later(function, {**options, "by_batch": True}))
