@@ -110,7 +110,7 @@ Data = Annotated[Path, typer.Option("--data", help="Directory of data sets.", me
 @data_app.command("list")
 def list_data(data: Data = Path("data"), as_json: options.Json = False) -> None:
     """List the tasks that need files, and whether these are there, by their sha256."""
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "task": name,
             "downloads": [each.name for each in files.downloads],
