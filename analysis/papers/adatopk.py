@@ -232,6 +232,8 @@ def _observations(runs: Runs) -> Iterator[Claim]:
 
 
 _ABOUT = "What this is, and how it is judged: [README.md](README.md#orderings-within-the-family)."
+_FEWEST = 20
+"""Settings from which an ordering is judged."""
 Holding = tuple[int, int]
 """In how many settings an ordering holds, and in how many it was looked at."""
 
@@ -252,7 +254,8 @@ def _run(results: Results) -> dict[str, Holding]:
         rule, _, number = record["algorithm"].rpartition("-")
         settings.setdefault((number, record["seed"]), {})[rule] = record
     beside = {
-        (each["algorithm"], each["seed"]): each for each in sound(list(results.groups["beside"]))
+        (each["algorithm"], each["seed"]): each
+        for each in sound(list(results.groups.get("beside", ())))
     }
     for (_, seed), of in settings.items():
         of.update({name: beside[name, seed] for name in _BESIDE if (name, seed) in beside})
@@ -327,6 +330,8 @@ def _apart(results: Results) -> str:
 
 
 def _robust(held: int, count: int) -> str:
+    if count < _FEWEST:
+        return "too few"
     if held >= ROBUST * count:
         return "**robust**"
     return "**reversed**" if held <= (1 - ROBUST) * count else "**hangs on constants**"

@@ -100,8 +100,9 @@ class PagePart:
 
 
 def parts(folder: Path, size: str) -> list[PagePart]:
-    """Parts of a paper's page. Raises InputError for a plan that is none."""
-    path = folder / PLAN
+    """Parts of a page, from ``<size>.toml`` where there is one. Raises InputError for no plan."""
+    own = folder / f"{size}.toml"
+    path = own if own.exists() else folder / PLAN
     try:
         plan = tomllib.loads(data_of(path, _MOST_PLAN_BYTES).decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -77,6 +77,14 @@ def test_the_page_is_made_of_the_numbers_beside_it(folder: Path) -> None:
     assert between_marks(text, sections(folder, results)) == text
 
 
+def test_page_of_the_family_is_made_of_the_numbers_beside_it() -> None:
+    folder = FOLDER / "adatopk"
+    made = sections(folder, read(folder / "family.json"))
+    text = (folder / "family.md").read_text("utf-8")
+    assert text == "\n\n".join(["# adatopk: size family", *made.values()]) + "\n"
+    assert "| mean k: dc2-da5 below dc2-da4 | yes | 173 of 200 |" in text
+
+
 @pytest.mark.parametrize("folder", PAPERS, ids=lambda path: path.name)
 def test_the_numbers_are_those_of_the_plan(folder: Path, tmp_path: Path) -> None:
     results = read(folder / "small.json")
