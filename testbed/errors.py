@@ -185,6 +185,7 @@ _LIMITS = {
 
 
 EXTRAS = {
+    "mnist1d": "sim",
     "numba": "sim",
     "sklearn": "sim",
     "torch": "sim",

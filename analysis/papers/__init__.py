@@ -178,6 +178,13 @@ def condensed(run: Path) -> dict[str, Any]:
     }
 
 
+def brief(record: Record) -> dict[str, Any]:
+    """Return a record without its courses: the decline of its density in place of them."""
+    kept = ("algorithm", "seed", "verdict", "time_s", "accuracy", "mean_k", "commit")
+    declined = _short(decline(record["density"]))
+    return {**{name: record[name] for name in kept}, "decline": declined}
+
+
 def _course(steps: Iterable[Record], name: str, every: int, count: int) -> list[float]:
     sums, counts = [0.0] * -(-count // every), [0] * -(-count // every)
     for step in steps:
@@ -280,7 +287,7 @@ class Runs:
         """Mean density of the first tenth of the steps minus that of the second half, by seed.
         ``skip``: steps that do not count."""
         return [
-            _decline(each["density"][-(-skip // int(each["every"])) :])
+            decline(each["density"][-(-skip // int(each["every"])) :])
             for each in self.of(algorithm)
         ]
 
@@ -358,6 +365,11 @@ Sections = Mapping[str, str]
 """Text of each marked part of a page, by its mark."""
 
 
+def with_figure(text: str, name: str, caption: str) -> str:
+    """A section with the figure ``name`` under it, which lies in the page's folder."""
+    return f"{text}\n\n![{caption}]({name}.png)\n\n*{caption}.*"
+
+
 def between_marks(text: str, sections: Sections) -> str:
     """Return the page ``text`` with each section between ``<!-- NAME -->`` and ``<!-- end NAME
     -->``.
@@ -388,7 +400,8 @@ def _first(record: Record, accuracy: float) -> tuple[float, int] | None:
     return min(reached, default=None)
 
 
-def _decline(density: Sequence[float]) -> float:
+def decline(density: Sequence[float]) -> float:
+    """Mean of the first tenth minus that of the second half."""
     early = max(1, round(_EARLY * len(density)))
     declined = fmean(density[:early]) - fmean(density[round(_LATE * len(density)) :])
     # means of the same number differ in their last bits, which would be a decline without variance

@@ -7,10 +7,12 @@ python -m analysis.papers.adatopk comparisons/<…>_paper-adatopk_<…>
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from math import exp
 from pathlib import Path
 from statistics import fmean
+from typing import TYPE_CHECKING, Any
 
 from analysis.papers import (
     CHOSEN,
@@ -31,9 +33,14 @@ from analysis.papers import (
     saves,
     saving,
     table,
+    with_figure,
     written,
 )
-from analysis.statistics import interval
+from analysis.statistics import Interval, interval, sound
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 FAMILY = tuple(f"dc2-da{number}" for number in range(1, 6))
 ABLATIONS = ("fixed-at-mean", "walk-at-mean", "topk-0.15")
@@ -52,19 +59,114 @@ WARM = 18
 """First steps, in which AdaTopK has no choice: its window is not full."""
 HIGH = 0.99
 _NEAR = 0.1
+_LATE = 2 / 3
+"""Share of a run after which its end begins."""
+Course = tuple[list[float], list[float]]
+"""Steps, and a value for each."""
 _LAST = 3
 """Pieces of a record at its end whose training accuracy is looked at."""
 
 
+ROBUST = 0.95
+"""Share of the family's settings in which an ordering holds that does not hang on constants."""
+
+
 def sections(results: Results) -> Sections:
     """Marked parts of the page, of the runs of its plan."""
+    if "family" in results.groups:
+        return {"about": _ABOUT, "orderings": _family(results), "apart": _apart(results)}
     runs = results.runs("dynamic")
-    return {
-        "claims": page([*judge(list(_claims(runs))), *_static(results)]),
+    pictured = {
         "static": _table_1(results),
         "algorithms": _algorithms(runs),
         "course": _courses(runs),
     }
+    return {
+        "claims": page([*judge(list(_claims(runs))), *_static(results)]),
+        **{name: _with_figures(name, text) for name, text in pictured.items()},
+    }
+
+
+FIGURES = {
+    "fig1": ("algorithms", "Fig. 1: accuracy on training and test set by step, for several k"),
+    "fig2": ("static", "Fig. 2: speed-ups against no compression"),
+    "fig3": ("algorithms", "Fig. 3: test accuracy in the last third of the steps"),
+    "fig4": ("course", "Fig. 4: k by step"),
+}
+"""The paper's figures of our runs: the section that each stands in, and its caption."""
+_FIXED = ("none", "topk-0.15", "topk-0.01", "topk-0.001")
+
+
+def _with_figures(section: str, text: str) -> str:
+    for name, (place, caption) in FIGURES.items():
+        if place == section:
+            text = with_figure(text, name, caption)
+    return text
+
+
+def figures(results: Results) -> dict[str, Figure]:
+    """Figures 1 to 4 of the paper, means over seeds."""
+    from analysis.style import COLUMN_IN, PAGE_IN, grouped_bars, heading, look, new_figure
+
+    if "family" in results.groups:
+        return {}
+    runs = results.runs("dynamic")
+
+    def lines(axes: Axes, names: Sequence[str], course: Callable[[str], Course]) -> list[Any]:
+        return [
+            axes.plot(*course(name), **look(index), markevery=0.2)[0]
+            for index, name in enumerate(names)
+        ]
+
+    drawn = {name: new_figure(PAGE_IN, 2.5) for name in ("fig1", "fig2")}
+    drawn |= {name: new_figure(COLUMN_IN + 1.0, 2.7) for name in ("fig3", "fig4")}
+    training, test = drawn["fig1"].subplots(1, 2, sharey=True)
+    handles = lines(training, _FIXED, partial(_pieces, runs, "train"))
+    lines(test, _FIXED, partial(_tested, runs))
+    training.set(xlabel="Step", ylabel="Accuracy", title="training set")
+    test.set(xlabel="Step", title="test set")
+    heading(drawn["fig1"], "Accuracy", handles, _FIXED)
+    static, dynamic = drawn["fig2"].subplots(1, 2, width_ratios=(1, 1.4))
+    ratios = [
+        {model: _speedup(results, model, name) for model in TABLE}
+        for name in ("topk-0.15", "topk-0.001")
+    ]
+    handles = grouped_bars(static, list(TABLE), ratios)
+    static.legend(handles, ["k = 0.15", "k = 0.001"])
+    static.set(ylabel="Time of none ÷ time", title="1 Gbit/s")
+    others = [name for name in runs.names() if name != "none"]
+    own = {name: exp(fmean(runs.faster(name, "none"))) for name in others}
+    grouped_bars(dynamic, others, [own])
+    dynamic.set_title("1.15 to 1.45 Gbit/s")
+    for axes, names in ((static, list(TABLE)), (dynamic, others)):
+        axes.set_xticks(range(len(names)), names, rotation=30, ha="right")
+    axes = drawn["fig3"].subplots()
+    names = runs.names()
+    handles = lines(axes, names, partial(_tested, runs, since=_LATE))
+    axes.set(xlabel="Step", ylabel="Test accuracy")
+    heading(drawn["fig3"], "Test accuracy at the end", handles, names)
+    axes = drawn["fig4"].subplots()
+    names = ["adatopk", *DC2]
+    handles = lines(axes, names, partial(_pieces, runs, "density"))
+    axes.set(xlabel="Step", ylabel="k", ylim=(0, None))
+    heading(drawn["fig4"], "k", handles, names)
+    return drawn
+
+
+def _pieces(runs: Runs, measure: str, name: str) -> Course:
+    """The steps at which pieces of a record's course end, and the mean over seeds."""
+    own = runs.of(name)
+    means = [fmean(values) for values in zip(*(each[measure] for each in own), strict=True)]
+    return [float(each) * own[0]["every"] for each in range(1, len(means) + 1)], means
+
+
+def _tested(runs: Runs, name: str, since: float = 0.0) -> Course:
+    """Steps of evaluations after a share of the run, and the mean accuracy over seeds."""
+    columns = [list(zip(*each["evaluations"], strict=True)) for each in runs.of(name)]
+    steps = [float(step) for step in columns[0][0]]
+    means = [fmean(values) for values in zip(*(each[2] for each in columns), strict=True)]
+    first = sum(step <= since * steps[-1] for step in steps)
+    return steps[first:], means[first:]
 
 
 def _claims(runs: Runs) -> Iterator[Claim]:
@@ -82,8 +184,9 @@ def _claims(runs: Runs) -> Iterator[Claim]:
 
     yield keeps("AdaTopK loses no accuracy against none", "yes", gained("adatopk", "none"))
     for name in DC2:
+        paper = "yes, but for VGG-19" if name == "dc2-da5" else "yes"
         yield Claim(
-            f"AdaTopK is more accurate than {name}", "yes", gained("adatopk", name), percent
+            f"AdaTopK is more accurate than {name}", paper, gained("adatopk", name), percent
         )
     yield Claim(
         "AdaTopK is less accurate than none", "ResNet-50", gained("none", "adatopk"), percent
@@ -109,19 +212,129 @@ def _chosen(runs: Runs) -> Iterator[Claim]:
 
 
 def _observations(runs: Runs) -> Iterator[Claim]:
-    for name in ("none", "topk-0.15", "topk-0.01", "topk-0.001"):
+    for name, paper in zip(_FIXED, ("very high", "above 99 %", "100 %", "high"), strict=True):
         above_ = tuple(each - HIGH for each in _trained(runs, name))
         text = f"observation 1: {name} reaches a training accuracy of 99 % (distance to it)"
-        yield Claim(text, "yes", above_, percent)
-    for mine, theirs in (("topk-0.15", "none"), ("topk-0.01", "topk-0.15")):
+        yield Claim(text, paper, above_, percent)
+    for mine, theirs, paper in (
+        ("topk-0.15", "none", "ResNet-18, ResNet-50"),
+        ("topk-0.01", "topk-0.15", "VGG-19"),
+    ):
         gained = tuple(runs.differences(mine, theirs, "accuracy"))
-        yield Claim(f"observation 2: {mine} is more accurate than {theirs}", "yes", gained, percent)
+        text = f"observation 2: {mine} is more accurate than {theirs}"
+        yield Claim(text, paper, gained, percent)
     trained = zip(_trained(runs, "topk-0.001"), _trained(runs, "none"), strict=True)
     least = tuple(own - other for own, other in trained)
     text = "observation 3: topk-0.001 has none's accuracy on the training set"
     yield keeps(text, "yes", least)
     lost = tuple(runs.differences("none", "topk-0.001", "accuracy"))
     yield Claim("… and less than none's on the test set", "yes", lost, percent)
+
+
+_ABOUT = "What this is, and how it is judged: [README.md](README.md#orderings-within-the-family)."
+_FEWEST = 20
+"""Settings from which an ordering is judged."""
+Holding = tuple[int, int]
+"""In how many settings an ordering holds, and in how many it was looked at."""
+
+
+def _modelled(results: Results) -> dict[str, Holding]:
+    """Orderings of densities and times in the model."""
+    by_setting: dict[int, dict[str, Mapping[str, Any]]] = {}
+    for row in results.measured["model"]:
+        if row["setting"]:
+            by_setting.setdefault(row["setting"], {})[row["rule"]] = row
+    return _orderings_of(list(by_setting.values()))
+
+
+def _run(results: Results) -> dict[str, Holding]:
+    """The same in runs, and orderings of accuracies."""
+    settings: dict[tuple[str, int], dict[str, Mapping[str, Any]]] = {}
+    for record in sound(list(results.groups["family"])):
+        rule, _, number = record["algorithm"].rpartition("-")
+        settings.setdefault((number, record["seed"]), {})[rule] = record
+    beside = {
+        (each["algorithm"], each["seed"]): each
+        for each in sound(list(results.groups.get("beside", ())))
+    }
+    for (_, seed), of in settings.items():
+        of.update({name: beside[name, seed] for name in _BESIDE if (name, seed) in beside})
+    return _orderings_of(list(settings.values()))
+
+
+_BESIDE = ("adatopk", "none", "topk-0.15")
+CHOSEN_BY = (
+    ("dc2-da5", "dc2-da4", "mean_k"),
+    ("dc2-da2", "dc2-da4", "time_s"),
+    ("dc2-da5", "dc2-da4", "time_s"),
+    *(("dc2-da2", other, "accuracy") for other in ("dc2-da4", "dc2-da5", *_BESIDE)),
+)
+"""Orderings that our rules were chosen by: the first has less of it than the second."""
+_OWN = tuple(
+    pair
+    for other in DC2
+    for pair in (("adatopk", other, "time_s"), (other, "adatopk", "accuracy"))
+    if pair not in CHOSEN_BY
+)
+_FALLS = "DA2's k is high, then low"
+
+
+def _orderings_of(settings: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, Holding]:
+    falls = [of[DC2[0]]["decline"] > 0 for of in settings if DC2[0] in of]
+    found = {_FALLS: (sum(falls), len(falls))}
+    for less, more, measure in (*CHOSEN_BY, *_OWN):
+        known = [
+            of[less][measure] < of[more][measure]
+            for of in settings
+            if measure in of.get(less, ()) and measure in of.get(more, ())
+        ]
+        if known:
+            found[_text(less, more, measure)] = sum(known), len(known)
+    return found
+
+
+def _text(less: str, more: str, measure: str) -> str:
+    what = {"mean_k": "mean k", "time_s": "time"}.get(measure, measure)
+    return f"{what}: {less} below {more}"
+
+
+def _family(results: Results) -> str:
+    """In how many of the family's settings each ordering holds."""
+    model, runs = _modelled(results), _run(results)
+    chosen = {_FALLS, *(_text(*each) for each in CHOSEN_BY)}
+    rows_ = []
+    for text, own in runs.items():
+        of = model.get(text)
+        cells = ["–" if each is None else f"{each[0]} of {each[1]}" for each in (of, own)]
+        rows_.append([text, "yes" if text in chosen else "–", *cells, _robust(*(of or own))])
+    return table(["ordering, as in the paper", "chosen by", "model", "runs", ""], rows_)
+
+
+def _apart(results: Results) -> str:
+    """How far the model is from the runs of the same settings."""
+    model = {(row["rule"], str(row["setting"])): row for row in results.measured["model"]}
+    pairs = [
+        (model[rule, number], record)
+        for record in sound(list(results.groups["family"]))
+        for rule, _, number in (record["algorithm"].rpartition("-"),)
+    ]
+    rows_ = []
+    for rule in DC2:
+        own = [(of, run) for of, run in pairs if of["rule"] == rule]
+        times = interval([of["time_s"] / run["time_s"] - 1 for of, run in own])
+        k = interval([of["mean_k"] - run["mean_k"] for of, run in own])
+        worst = max(abs(of["time_s"] / run["time_s"] - 1) for of, run in own)
+        cells = [written(times, "{:+.1%}"), f"{worst:.1%}", written(k, _K)]
+        rows_.append([f"`{rule}`", str(len(own)), *cells])
+    return table(["rule", "runs", "time: model over run − 1", "at most", "mean k: apart"], rows_)
+
+
+def _robust(held: int, count: int) -> str:
+    if count < _FEWEST:
+        return "too few"
+    if held >= ROBUST * count:
+        return "**robust**"
+    return "**reversed**" if held <= (1 - ROBUST) * count else "**hangs on constants**"
 
 
 def _k(value: float) -> str:
@@ -249,17 +462,23 @@ def _orderings(runs: Runs) -> Iterator[Row]:
         above(measured),
     )
     measured = runs.decline("dc2-da2")
-    yield Row("DA2's k is high, then low", "yes", written(measured, _K), above(measured))
+    yield Row("DA2's k is high, then low", "yes", written(measured, _K), _by_choice(measured))
     measured = runs.difference("dc2-da4", "dc2-da5", "mean_k")
-    yield Row("mean k: DA4 above DA5", "yes", written(measured, _K), above(measured))
+    yield Row("mean k: DA4 above DA5", "yes", written(measured, _K), _by_choice(measured))
     for name in ("dc2-da2", "dc2-da5"):
         measured = runs.saved(name, "dc2-da4")
-        yield Row(f"time: {name} below DA4", "yes", written(measured, _PERCENT), above(measured))
+        text = f"time: {name} below DA4"
+        yield Row(text, "yes", written(measured, _PERCENT), _by_choice(measured))
     for name in (*FAMILY[:1], *FAMILY[2:], "adatopk", "none", "topk-0.15"):
         measured = runs.difference(name, "dc2-da2", "accuracy")
-        yield Row(
-            f"accuracy: DA2 below {name}", "lowest", written(measured, _POINTS), above(measured)
-        )
+        text = f"accuracy: DA2 below {name}"
+        yield Row(text, "lowest", written(measured, _POINTS), _by_choice(measured))
+
+
+def _by_choice(measured: Interval) -> str:
+    """The verdict on an ordering that our rules were chosen by."""
+    said = above(measured)
+    return CHOSEN if said == HOLDS else said
 
 
 def _band(runs: Runs) -> Iterator[Row]:

@@ -7,10 +7,11 @@ scheme saves against SSGD has one value for each number of nodes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from math import log
 from statistics import fmean
+from typing import TYPE_CHECKING, Any
 
 from analysis.papers import (
     HOLDS,
@@ -25,9 +26,13 @@ from analysis.papers import (
     saves,
     saving,
     table,
+    with_figure,
 )
 from analysis.statistics import interval
 from testbed.errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 BASE, UNICAST, ASYNC = "ssgd-multicast", "ssgd", "asgd"
 STOP = {"dnn": 0.82}
@@ -49,10 +54,112 @@ def sections(results: Results) -> Sections:
     return {
         "claims": page([*judge(list(_claims(results))), *_facts(results)]),
         "dnn": _by_nodes(results, "dnn"),
-        "cnn": _by_nodes(results, "cnn"),
-        "redundancy": _redundancies(results),
-        "accuracy": _trained(results),
+        "cnn": with_figure(_by_nodes(results, "cnn"), "fig10", FIGURES["fig10"]),
+        "redundancy": with_figure(_redundancies(results), "fig12", FIGURES["fig12"]),
+        "accuracy": with_figure(
+            with_figure(_trained(results), "fig4", FIGURES["fig4"]), "fig8", FIGURES["fig8"]
+        ),
     }
+
+
+FIGURES = {
+    "fig4": "Figs. 4 and 6: test accuracy of the DNN over time on ten nodes, a line for each seed",
+    "fig8": "Figs. 8, 9 and 14: time and bytes of all nodes to 82 % (DNN), means over seeds",
+    "fig10": "Figs. 10 and 11: time and bytes of all nodes of a step (CNN)",
+    "fig12": "Figs. 12 and 13: T(r) on eight nodes; dashed, the paper's r·T_calc + T_comm/r",
+}
+"""The paper's figures of our runs, with their captions."""
+_LINES = (BASE, UNICAST, "cssgd-r2", "cssgd-r3", "best published", "best here")
+
+
+def figures(results: Results) -> dict[str, Figure]:
+    """The paper's figures 4, 6 and 8 to 14, as far as there are runs."""
+    return {
+        "fig4": _accuracy_figure(results),
+        "fig8": _nodes_figure(results, "dnn", TRAINED),
+        "fig10": _nodes_figure(results, "cnn", NODES["cnn"]),
+        "fig12": _redundancy_figure(results),
+    }
+
+
+def _accuracy_figure(results: Results) -> Figure:
+    from analysis.style import PAGE_IN, heading, look, new_figure
+
+    figure, count = new_figure(PAGE_IN, 2.7), TRAINED[-1]
+    axes, times = figure.subplots(), step_s(results, "dnn", TRAINED[-1])
+    names = [BASE, _published(times), _coded(times), ASYNC]
+    handles = []
+    for index, name in enumerate(names):
+        group = f"dnn-n{count}-{'asgd' if name == ASYNC else 'reach'}"
+        for record in results.runs(group).of(ASYNC if name == ASYNC else "none"):
+            at = [
+                time_s if name == ASYNC else step * times[name]
+                for step, time_s, _ in record["evaluations"]
+            ]
+            accuracies = [accuracy for _, _, accuracy in record["evaluations"]]
+            style = {**look(index), "linewidth": 0.8, "markersize": 2}
+            line = axes.plot(at, accuracies, **style)[0]
+        handles.append(line)
+    axes.axhline(STOP["dnn"], color="0.3", linewidth=0.7)
+    axes.set(xlabel="Model time (s)", ylabel="Test accuracy")
+    heading(figure, "DNN on ten nodes, until 82 %", handles, names)
+    return figure
+
+
+def _nodes_figure(results: Results, model: str, nodes: Sequence[int]) -> Figure:
+    """Time and bytes by number of nodes: of a step, or of as many as the accuracy takes."""
+    from analysis.style import PAGE_IN, heading, look, new_figure
+
+    trained = model in STOP
+    steps = {n: of[0] for n, of in _to_accuracy(results).items()} if trained else {}
+    figure = new_figure(PAGE_IN, 2.8)
+    panels = figure.subplots(1, 2)
+    handles, labels = list[Any](), list[str]()
+    for index, label in enumerate(_LINES):
+        times, sent = list[tuple[int, float]](), list[tuple[int, float]]()
+        for count in nodes:
+            of = step_s(results, model, count)
+            name = {"best published": _published, "best here": _coded}.get(label)
+            scheme = label if name is None else name(of)
+            if scheme in of:
+                factor = steps.get(count, 1.0)
+                runs = results.runs(f"{model}-n{count}-steps").of(scheme)
+                each = fmean(float(run["bytes_up"]) / float(run["steps"]) for run in runs)
+                times.append((count, factor * of[scheme]))
+                sent.append((count, factor * each / 1e6))
+        handles += panels[0].plot(*zip(*times, strict=True), **look(index))
+        panels[1].plot(*zip(*sent, strict=True), **look(index))
+        labels.append(label)
+    if trained:
+        asynchronous = [(n, of[1]) for n, of in _to_accuracy(results).items()]
+        handles += panels[0].plot(*zip(*asynchronous, strict=True), **look(len(_LINES)))
+        labels.append(ASYNC)
+    for axes, what in zip(panels, ("Model time (s)", "Sent by all nodes (MB)"), strict=True):
+        axes.set(xlabel="Nodes", ylabel=what, yscale="log", xticks=list(nodes))
+    title = f"{model.upper()}, {'until 82 %' if trained else 'a step'}"
+    heading(figure, title, handles, labels)
+    return figure
+
+
+def _redundancy_figure(results: Results) -> Figure:
+    from analysis.style import PAGE_IN, heading, look, new_figure
+
+    figure, schemes = new_figure(PAGE_IN, 2.8), ("cssgd", "replicated", "grouped", "combined")
+    handles: list[Any] = []
+    for axes, model in zip(figure.subplots(1, 2), BEST, strict=True):
+        times, every = step_s(results, model, _EIGHT), range(1, _EIGHT)
+        expected = [modelled(times[BASE], PACE_S[model], r) for r in every]
+        handles = axes.plot(every, expected, color="0.2", linestyle="--")
+        for index, scheme in enumerate(schemes):
+            named = {r: times.get(f"{scheme}-r{r}") for r in every}
+            if not index:
+                named[1] = times[BASE]
+            known = [(r, at) for r, at in named.items() if at is not None]
+            style = look(index) if not index else {**look(index), "linestyle": ""}
+            handles += axes.plot(*zip(*known, strict=True), **style)
+        axes.set(xlabel="r", ylabel="A step (s)", yscale="log", title=model.upper())
+    heading(figure, "T(r) on eight nodes", handles, ["the paper's model", *schemes])
+    return figure
 
 
 def step_s(results: Results, model: str, nodes: int) -> Mapping[str, float]:

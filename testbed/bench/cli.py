@@ -311,7 +311,9 @@ Epochs = Annotated[
 
 def replicate(
     folder: Annotated[Path, typer.Argument(help="A paper's: scenarios/papers/<…>.")],
-    size: Annotated[str, typer.Option("--size", help="small or full.")] = "small",
+    size: Annotated[
+        str, typer.Option("--size", help="small, full, or another that the plan has.")
+    ] = "small",
     data: Annotated[
         Path | None, typer.Option("--data", help="Directory of the data sets.", metavar="DIR")
     ] = None,

@@ -1,9 +1,9 @@
 """``testbed bench replicate``: the runs of a paper's page, and the page that is made of them.
 
 ``scenarios/papers/<paper>/replication.toml`` lists parts for each size. A part is a scenario with
-changes, algorithms and seeds; or a measurement of this machine. What is finished stays in the
-directory given, and a second call goes on from there. The page's numbers lie beside it as
-``<size>.json``.
+changes, algorithms and seeds, or so many settings of them; or a measurement of this machine. What
+is finished stays in the directory given, and a second call goes on from there. The page's numbers
+lie beside it as ``<size>.json``.
 """
 
 from __future__ import annotations
@@ -13,12 +13,27 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from random import Random
+from statistics import fmean
 from time import monotonic
 from typing import Any
 
-from analysis.papers import Record, Results, Sections, between_marks, condensed
+import numpy as np
+
+from analysis.papers import (
+    Record,
+    Results,
+    Sections,
+    between_marks,
+    brief,
+    condensed,
+    decline,
+)
 from testbed.bench.results import Say, write_json, write_scenario
+from testbed.control.base import Observation, controllers
+from testbed.control.delay_aware import drawn_settings
 from testbed.errors import InputError
 from testbed.records.manifest import machine_facts
 from testbed.records.run_directory import read_json, read_jsonl, to_json
@@ -29,13 +44,25 @@ from testbed.runner.signals import interruptible
 from testbed.scenario.load import load
 from testbed.scenario.yaml import parse
 from testbed.topology import VIRTUAL
+from testbed.traces.rate_trace import RateTrace
+from testbed.traces.readers import read as read_trace
 from testbed.user_files import data_of
 
 PLAN, PAGE = "replication.toml", "README.md"
 SIZES = ("small", "full")
 _MOST_PLAN_BYTES = 1 << 20
 _FINISHED = "finished.jsonl"
-_KEYS = {"name", "group", "scenario", "measure", "algorithms", "seeds", "change", "remove"}
+_KEYS = {
+    "name",
+    "group",
+    "scenario",
+    "measure",
+    "algorithms",
+    "seeds",
+    "change",
+    "remove",
+    "settings",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +78,31 @@ class PagePart:
     change: Mapping[str, Any]
     remove: tuple[str, ...]
     """Keys of the scenario that are left out, as ``train.pace``."""
+    settings: int = 0
+    """Number of settings of the delay-aware family, each with one seed; 0: its algorithms as they
+    are, with all seeds."""
+
+    def runs(self, names: Sequence[str], seeds: Sequence[int]) -> Iterator[tuple[str, int]]:
+        """Algorithm and seed of every run."""
+        for place, name in enumerate(names):
+            turn = place // len(self.algorithms) if self.settings else None
+            for seed in seeds if turn is None else [seeds[turn % len(seeds)]]:
+                yield name, seed
+
+    def entries(self) -> list[dict[str, Any]]:
+        """The algorithms of all settings, as a scenario has them."""
+        return [
+            {"name": f"{rule}-{number}", "from": rule, "controller": options[rule]}
+            for number in range(1, self.settings + 1)
+            for options in (drawn_settings(number),)
+            for rule in self.algorithms
+        ]
 
 
 def parts(folder: Path, size: str) -> list[PagePart]:
-    """Parts of a paper's page. Raises InputError for a plan that is none."""
-    path = folder / PLAN
+    """Parts of a page, from ``<size>.toml`` where there is one. Raises InputError for no plan."""
+    own = folder / f"{size}.toml"
+    path = own if own.exists() else folder / PLAN
     try:
         plan = tomllib.loads(data_of(path, _MOST_PLAN_BYTES).decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -79,6 +126,7 @@ def _part(entry: Mapping[str, Any], where: str) -> PagePart:
         seeds=tuple(parse_seeds(str(entry.get("seeds", "1-10"))) or ()),
         change=entry.get("change", {}),
         remove=tuple(entry.get("remove", ())),
+        settings=int(entry.get("settings", 0)),
     )
 
 
@@ -111,12 +159,12 @@ class Replication:
                 continue
             source = self._written(part)
             if names := self._named(part, source):
-                for row in prepare(source, names).algorithms:
-                    for seed in self._seeds or part.seeds:
-                        yield part, ParallelTask(source, row.name, seed)
+                rows = [row.name for row in prepare(source, names).algorithms]
+                for name, seed in part.runs(rows, self._seeds or part.seeds):
+                    yield part, ParallelTask(source, name, seed)
 
     def _named(self, part: PagePart, source: Path) -> list[str]:
-        own = part.algorithms or tuple(
+        own = (not part.settings and part.algorithms) or tuple(
             each if isinstance(each, str) else each.name
             for each in load(source).scenario.algorithms
         )
@@ -141,6 +189,8 @@ class Replication:
             train["data"] = str(self._data.resolve())
         if self._epochs is not None:
             train["stop"] = {"epochs": self._epochs}
+        if part.settings:
+            content["algorithms"] = part.entries()
         return write_scenario(self.directory / "scenarios", part.name, {**content, "train": train})
 
     def run(self, say: Say, processes: int = 1) -> Results:
@@ -197,7 +247,8 @@ class Replication:
     def _groups(self, listed: Sequence[tuple[PagePart, ParallelTask]]) -> dict[str, list[Record]]:
         known, groups = self._finished(), dict[str, list[Record]]()
         for part, task in listed:
-            groups.setdefault(part.group, []).append(known[self._key(part, task)])
+            record = known[self._key(part, task)]
+            groups.setdefault(part.group, []).append(brief(record) if part.settings else record)
         return groups
 
     def _measured(self, say: Say) -> dict[str, list[Mapping[str, Any]]]:
@@ -208,7 +259,7 @@ class Replication:
             path = self.directory / f"{part.name}.json"
             if not path.exists():
                 say(f"measuring {part.name}")
-                write_json(path, {"rows": MEASURES[part.measure](part, say)})
+                write_json(path, {"rows": MEASURES[part.measure](part, self.folder, say)})
             results[part.name] = list(read_json(path)["rows"])
         return results
 
@@ -234,18 +285,58 @@ def _copied(value: Any) -> Any:
     return [_copied(each) for each in value] if isinstance(value, list) else value
 
 
-def selection_times(part: PagePart, say: Say) -> list[Mapping[str, Any]]:
+def selection_times(part: PagePart, folder: Path, say: Say) -> list[Mapping[str, Any]]:
     """Seconds of every turn and method: one thread, on recorded gradients of a ResNet-18's
     size."""
     from testbed.bench.compress import select
 
+    del folder
     wanted = {"elements": 11_173_962, "density": 0.01, "turns": 12, **part.change}
     elements, count = int(wanted["elements"]), int(wanted["turns"])
     return select.turns(elements, float(wanted["density"]), count, part.algorithms, say)
 
 
-MEASURES: Mapping[str, Callable[[PagePart, Say], list[Mapping[str, Any]]]] = {
-    "selection": selection_times
+def family_courses(part: PagePart, folder: Path, say: Say) -> list[Mapping[str, Any]]:
+    """Mean density, its decline and the time of every rule in every setting of the family, without
+    training: a step takes its computation, the selection, what the links' rate makes of the bytes
+    that fixed densities had sent, with noise, and the rest. Means over seeds. Setting 0: our own
+    constants."""
+    shape = part.change
+    trace = read_trace((folder / shape["trace"]).resolve())
+    rows = list[Mapping[str, Any]]()
+    for number in range(part.settings + 1):
+        options = drawn_settings(number) if number else {rule: {} for rule in part.algorithms}
+        for rule in part.algorithms:
+            found = [_course(rule, options[rule], seed, shape, trace) for seed in part.seeds]
+            mean = {key: float(f"{fmean(each[key] for each in found):.6g}") for key in found[0]}
+            rows.append({"setting": number, "rule": rule, **mean})
+    say(f"{part.settings} settings of {len(part.algorithms)} rules, {len(part.seeds)} seeds each")
+    return rows
+
+
+def _course(
+    rule: str, options: Mapping[str, Any], seed: int, shape: Mapping[str, Any], trace: RateTrace
+) -> dict[str, float]:
+    """A rule in a closed loop with the delays that its densities cause."""
+    controller, random = controllers.get(rule)(seed=seed, **options), Random(f"{rule} {seed}")
+    up, down = (np.log(np.array(shape[key])).T for key in ("up", "down"))
+    now, densities = 0.0, list[float]()
+    for step in range(1, int(shape["steps"]) + 1):
+        k = controller.density()
+        sent, replied = (float(np.exp(np.interp(np.log(k), *each))) for each in (up, down))
+        ready = now + shape["computation_s"] + shape["selection_s"]
+        place = (ready + seed * shape["offset_s"]) % trace.duration_s
+        bits = 8 * shape["workers"] * (sent + replied) * shape["on_wire"]
+        delay_s = bits / trace.rate_at(place) * random.gauss(1.0, shape["noise"])
+        now = ready + delay_s + shape["other_s"]
+        densities.append(k)
+        controller.observe(Observation(step, 1, delay_s, 0.0, round(sent), k))
+    return {"mean_k": fmean(densities), "decline": decline(densities), "time_s": now}
+
+
+MEASURES: Mapping[str, Callable[[PagePart, Path, Say], list[Mapping[str, Any]]]] = {
+    "selection": selection_times,
+    "family": family_courses,
 }
 """Measurements by name."""
 
@@ -276,8 +367,29 @@ def sections(folder: Path, results: Results) -> Sections:
     return made
 
 
+_DPI = 110
+"""Resolution of a page's figures, which lie in the repository."""
+
+
+def write_figures(folder: Path, results: Results) -> list[Path]:
+    """Draw the figures of a paper's page into its folder; none where nothing can be drawn."""
+    module = import_module(f"analysis.papers.{folder.name.replace('-', '_')}")
+    if not hasattr(module, "figures") or find_spec("matplotlib") is None:
+        return []
+    import matplotlib as mpl
+
+    from analysis.style import narrows_style, write
+
+    with narrows_style(), mpl.rc_context({"savefig.dpi": _DPI}):
+        drawn = {folder / f"{name}.png": each for name, each in module.figures(results).items()}
+        for path, figure in drawn.items():
+            write(figure, path)
+    return list(drawn)
+
+
 def write_page(folder: Path, size: str, results: Results) -> list[Path]:
-    """Write ``<size>.json`` and the page: between marks of the README, or as ``full.md``."""
+    """Write ``<size>.json`` and the page: between marks of the README, with its figures, or as
+    ``<size>.md``."""
     made = sections(folder, results)
     numbers = folder / f"{size}.json"
     numbers.write_text(to_json(_kept(results, size, folder.name)) + "\n", encoding="utf-8")
@@ -288,4 +400,4 @@ def write_page(folder: Path, size: str, results: Results) -> list[Path]:
         page = folder / f"{size}.md"
         text = "\n\n".join([f"# {folder.name}: size {size}", *made.values()]) + "\n"
     page.write_text(text, encoding="utf-8")
-    return [numbers, page]
+    return [numbers, page, *(write_figures(folder, results) if size == "small" else ())]

@@ -46,6 +46,7 @@ VERBS = {
     "export": "testbed.cli.report:export",
     "timeline": "testbed.cli.timeline:timeline",
     "algorithms": "testbed.cli.algorithms:algorithms",
+    "data": "testbed.cli.algorithms:data_app",
     "replay-controller": "testbed.cli.replay:replay_controller",
     "profile": "testbed.cli.profile:profile",
     "clean": "testbed.cli.doctor:clean",

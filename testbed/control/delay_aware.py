@@ -37,7 +37,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Mapping
-from math import fsum, hypot, isfinite, sqrt
+from math import exp, fsum, hypot, isfinite, log, sqrt
+from random import Random
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
@@ -307,3 +308,43 @@ class Strict(DelayThresholds[StrictOptions]):
     """DA5."""
 
     name, model = "dc2-da5", StrictOptions
+
+
+def drawn_settings(number: int) -> dict[str, dict[str, Any]]:
+    """Options of DA2, DA4 and DA5 in setting ``number`` of the family, to tell which orderings
+    depend on the constants that are ours.
+
+    All that the rules leave open is drawn: limits, warm-up, window and unit for the three together;
+    DA2's three constants; levels and two pairs of thresholds. Of the pairs nothing is known but
+    that they differ: DA4 is the one that goes down at the larger delay.
+    """
+    random = Random(f"delay-aware family {number}")
+
+    def between(low: float, high: float) -> float:
+        return float(f"{random.uniform(low, high):.4g}")
+
+    def in_ratio(low: float, high: float) -> float:
+        return float(f"{exp(random.uniform(log(low), log(high))):.4g}")
+
+    common: dict[str, Any] = {
+        "k_max": in_ratio(0.1, 0.5),
+        "k_min": in_ratio(0.0003, 0.01),
+        "warm_up": random.randint(0, 40),
+        "window": random.randint(10, 100),
+        "delay": random.choice(["seconds", "per_byte"]),
+    }
+    slope = {
+        "tolerance": between(1.01, 1.25),
+        "factor": between(0.3, 0.9),
+        "rises": round(in_ratio(20, 300)),
+    }
+    levels = {"levels": random.randint(3, 10)}
+    downs = sorted(between(0.0, 3.0) for _ in range(2))
+    strict, lenient = (
+        {**levels, "down_above": down, "up_below": min(down, between(-1.0, 1.0))} for down in downs
+    )
+    return {
+        Gradient.name: {**common, **slope},
+        Lenient.name: {**common, **lenient},
+        Strict.name: {**common, **strict},
+    }

@@ -25,6 +25,7 @@ _DIRECT = (
     "docker",
     "greenlet",
     "matplotlib",
+    "mnist1d",
     "numba",
     "numpy",
     "orjson",

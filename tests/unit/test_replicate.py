@@ -18,12 +18,16 @@ from testbed.bench.replicate import (
     PLAN,
     PagePart,
     Replication,
+    family_courses,
     parts,
     read,
     sections,
+    write_figures,
     write_page,
 )
 from testbed.compatibility import resolve
+from testbed.control.base import controllers
+from testbed.control.delay_aware import drawn_settings
 from testbed.errors import InputError
 from testbed.runner.run import side_by_side
 from testbed.scenario.load import load
@@ -71,6 +75,14 @@ def test_the_page_is_made_of_the_numbers_beside_it(folder: Path) -> None:
     results = read(folder / "small.json")
     text = (folder / PAGE).read_text("utf-8")
     assert between_marks(text, sections(folder, results)) == text
+
+
+def test_page_of_the_family_is_made_of_the_numbers_beside_it() -> None:
+    folder = FOLDER / "adatopk"
+    made = sections(folder, read(folder / "family.json"))
+    text = (folder / "family.md").read_text("utf-8")
+    assert text == "\n\n".join(["# adatopk: size family", *made.values()]) + "\n"
+    assert "| mean k: dc2-da5 below dc2-da4 | yes | 173 of 200 |" in text
 
 
 @pytest.mark.parametrize("folder", PAPERS, ids=lambda path: path.name)
@@ -123,6 +135,111 @@ def test_a_page_has_its_claims_tables_and_marks(plan: Path, tmp_path: Path) -> N
     claims = [line.rsplit("|", 2)[1].strip(" *") for line in made["claims"].splitlines()[2:]]
     assert set(claims) <= {"holds", "does not", "not supported", "by construction"}
     assert text.count("<!-- end ") == len(made)
+    folder = tmp_path / plan.parent.name
+    folder.mkdir()
+    drawn = {path.name for path in write_figures(folder, Results(groups, measured))}
+    assert drawn == set(re.findall(r"\]\((fig\d+\.png)\)", "".join(made.values())))
+    for name in drawn:
+        assert 10_000 < (folder / name).stat().st_size < 150_000, name
+
+
+def test_settings_of_the_family_differ_are_valid_and_stay_the_same() -> None:
+    drawn = [drawn_settings(number) for number in range(1, 201)]
+    assert drawn == [drawn_settings(number) for number in range(1, 201)]
+    for name in ("dc2-da2", "dc2-da4", "dc2-da5"):
+        assert len({str(each[name]) for each in drawn}) == 200
+        for each in drawn:
+            controllers.get(name)(seed=1, **each[name])
+    assert all(each["dc2-da4"]["down_above"] > each["dc2-da5"]["down_above"] for each in drawn)
+    ours = [controllers.get(name)(seed=1).options for name in ("dc2-da2", "dc2-da4", "dc2-da5")]
+    for option in ("k_max", "k_min", "warm_up", "window", "tolerance", "factor", "rises", "levels"):
+        values = [each[name][option] for each in drawn for name in each if option in each[name]]
+        own = [getattr(each, option) for each in ours if hasattr(each, option)]
+        assert min(values) < own[0] < max(values), f"{option}: our own setting is inside"
+
+
+def test_a_plan_has_settings_of_the_family_each_with_one_seed(paper: Path, tmp_path: Path) -> None:
+    (paper / PLAN).write_text(
+        "[[small.parts]]\nname = 'a'\nscenario = 'scenario.yaml'\nsettings = 3\nseeds = '1-2'\n"
+        "algorithms = ['dc2-da4', 'dc2-da5']\n"
+    )
+    asked = Replication(paper, "small", tmp_path / "out")
+    listed = [(task.algorithm, task.seed) for _, task in asked.tasks()]
+    assert listed == [
+        ("dc2-da4-1", 1), ("dc2-da5-1", 1), ("dc2-da4-2", 2), ("dc2-da5-2", 2), ("dc2-da4-3", 1), ("dc2-da5-3", 1),
+    ]  # fmt: skip
+    records = asked.run(lambda _: None).groups["a"]
+    largest = [drawn_settings(number)["dc2-da4"]["k_max"] for number in (1, 1, 2, 2, 3, 3)]
+    assert [each["mean_k"] for each in records] == pytest.approx(largest)  # all warm-up
+    assert set(records[0]) == {
+        "algorithm", "seed", "verdict", "time_s", "accuracy", "mean_k", "commit", "decline",
+    }  # fmt: skip
+
+
+def test_orderings_of_the_family_are_counted_over_its_settings(tmp_path: Path) -> None:
+    def one(name: str, seed: int, time_s: float, mean_k: float, accuracy: float) -> dict[str, Any]:
+        return {
+            "algorithm": name, "seed": seed, "verdict": "valid", "time_s": time_s, "mean_k": mean_k,
+            "accuracy": accuracy, "decline": mean_k,
+        }  # fmt: skip
+
+    family = [
+        record
+        for number in range(1, 21)
+        for seed in (1 + number % 2,)
+        for record in (
+            one(f"dc2-da2-{number}", seed, 1.0, 0.1, 0.5),
+            one(f"dc2-da4-{number}", seed, 2.0, 0.3, 0.5 + (number > 2) / 10),
+            one(f"dc2-da5-{number}", seed, 1.5 + (number == 20), 0.2, 0.4),
+        )
+    ]
+    beside = [
+        one(name, seed, 1.2, 0.2, 0.6)
+        for name in ("none", "topk-0.15", "adatopk")
+        for seed in (1, 2)
+    ]
+    model = [
+        {"setting": number, "rule": f"dc2-da{rule}", "mean_k": k, "decline": k, "time_s": 1.0 + k}
+        for number in range(41)
+        for rule, k in ((2, 0.1), (4, 0.1 if number in (0, 1) else 0.3), (5, 0.2))
+    ]
+    results = Results({"family": family, "beside": beside}, {"model": model})
+    made = sections(FOLDER / "adatopk", results)
+    rows = {
+        cells[0]: cells[1:]
+        for line in made["orderings"].splitlines()[2:]
+        for cells in ([cell.strip(" *") for cell in line.strip("|").split("|")],)
+    }
+    assert rows["mean k: dc2-da5 below dc2-da4"] == ["yes", "39 of 40", "20 of 20", "robust"]
+    assert rows["time: dc2-da5 below dc2-da4"] == ["yes", "39 of 40", "19 of 20", "robust"]
+    below = "accuracy: dc2-da2 below"
+    assert rows[f"{below} dc2-da4"] == ["yes", "–", "18 of 20", "hangs on constants"]
+    assert rows[f"{below} dc2-da5"] == ["yes", "–", "0 of 20", "reversed"]
+    assert rows[f"{below} adatopk"][0] == "yes"
+    assert rows["time: adatopk below dc2-da2"] == ["–", "–", "0 of 20", "reversed"]
+    assert "| `dc2-da2` | 20 | +10.0% [+10.0%, +10.0%] | 10.0% |" in made["apart"]
+
+
+def test_model_of_a_step_waits_for_its_bytes(tmp_path: Path) -> None:
+    (tmp_path / "flat.csv").write_text("time_s,rate_mbit_s\n0,80\n")
+    part = PagePart(
+        "a", "a", None, "family", ("dc2-da4", "dc2-da5"), (1, 2),
+        {
+            "trace": "flat.csv", "steps": 100, "offset_s": 0, "workers": 2, "computation_s": 0.1, "selection_s": 0.02,
+            "other_s": 0.003, "on_wire": 1.0, "noise": 0.0, "up": [[0.001, 1e3], [1.0, 1e6]],
+            "down": [[0.001, 1e3], [1.0, 1e6]],
+        },
+        (), settings=2,
+    )  # fmt: skip
+    rows = family_courses(part, tmp_path, lambda _: None)
+    assert [(row["setting"], row["rule"]) for row in rows] == [
+        (number, rule) for number in range(3) for rule in ("dc2-da4", "dc2-da5")
+    ]
+    own = rows[
+        0
+    ]  # equal delays: neither threshold is passed, k stays at 0.29, which sends 290,000 bytes each way
+    assert own["mean_k"] == pytest.approx(0.29) and own["decline"] == 0.0
+    assert own["time_s"] == pytest.approx(100 * (0.123 + 8 * 2 * 2 * 290e3 / 80e6), rel=1e-4)
 
 
 def test_runs_of_a_plan_go_on_where_they_were(paper: Path, tmp_path: Path) -> None:

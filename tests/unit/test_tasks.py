@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 
 from testbed.errors import InputError
 from testbed.scenario.model import Train
 from testbed.training.data import Batches, derive, on_device, open_task, subset
+from testbed.training.models.base import build
 from testbed.training.tasks.base import tasks
+from testbed.training.tasks.datasets import _signals
 
 torch.set_num_threads(1)
 
@@ -21,13 +25,21 @@ def test_names_are_known_without_torch() -> None:
         "import sys; from testbed.training.tasks.base import tasks; from testbed.training.models.base import models;"
         "assert 'digits' in tasks and 'resnet50' in models;"
         "tasks.get('cifar10').inputs;"
-        "assert not {'torch', 'sklearn'} & set(sys.modules)"
+        "assert not {'torch', 'sklearn', 'mnist1d'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_every_task_tells_its_shape() -> None:
-    for name in ("cifar10", "cifar100", "digits", "mnist", "synthetic", "synthetic-cifar"):
+    for name in (
+        "cifar10",
+        "cifar100",
+        "digits",
+        "mnist",
+        "mnist1d",
+        "synthetic",
+        "synthetic-cifar",
+    ):
         task = tasks.get(name)
         assert task.name == name
         assert len(task.inputs) == 3
@@ -41,7 +53,7 @@ def test_an_unknown_task_is_refused_with_the_known_ones() -> None:
         open_task(Train(task="digit"))
 
 
-@pytest.mark.parametrize("name", ["digits", "synthetic", "synthetic-cifar"])
+@pytest.mark.parametrize("name", ["digits", "mnist1d", "synthetic", "synthetic-cifar"])
 def test_samples_are_what_the_task_promises(name: str) -> None:
     task = open_task(Train(task=name))
     shape = tasks.get(name)
@@ -61,6 +73,38 @@ def test_digits_are_split_once_and_for_all() -> None:
     seen = {sample.numpy().tobytes() for sample in x}
     assert sum(sample.numpy().tobytes() in seen for sample in test_x) == 0
     assert torch.equal(x, open_task(Train(task="digits")).train_set()[0])
+
+
+def test_mnist1d_is_the_published_one_with_more_to_test_on() -> None:
+    """Figures of the file that its authors published."""
+    task = open_task(Train(task="mnist1d"))
+    (x, y), (test_x, test_y) = task.train_set(), task.test_set()
+    assert (len(y), len(test_y)) == (4000, 10_000)
+    assert y[:10].tolist() == [2, 6, 4, 5, 6, 6, 6, 0, 3, 1]
+    assert x[0, 0, 0, :3].tolist() == pytest.approx([-0.332006, -0.471910, -0.778697], abs=1e-6)
+    assert test_y[:10].tolist() == [2, 6, 3, 9, 4, 3, 1, 9, 5, 2]
+    assert test_x[0, 0, 0, :3].tolist() == pytest.approx(
+        [-0.078771, -0.210732, -0.091751], abs=1e-6
+    )
+    seen = {sample.numpy().tobytes() for sample in [*x, *test_x]}
+    assert len(seen) == 14_000, "no sample twice"
+    assert abs(float(test_x[1000:].std()) - float(test_x[:1000].std())) < 0.03
+
+
+def test_mnist1d_leaves_the_global_generators_as_they_were() -> None:
+    random.seed(7)
+    np.random.seed(7)
+    wanted = random.random(), np.random.random()
+    random.seed(7)
+    np.random.seed(7)
+    assert len(_signals(3, num_samples=20)["y"]) == 16
+    assert (random.random(), np.random.random()) == wanted
+
+
+@pytest.mark.parametrize("model", ["mlp", "dnn", "mlp12", "cnn", "resnet18"])
+def test_models_take_mnist1d(model: str) -> None:
+    x, _ = open_task(Train(task="mnist1d")).test_set()
+    assert build(model, "mnist1d", 0.25, 1)(x[:2]).shape == (2, 10)
 
 
 def test_synthetic_can_be_learned_but_not_by_heart() -> None:

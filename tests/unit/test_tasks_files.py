@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
+import json
 import os
+import shutil
+import socket
 import struct
+import subprocess
+import sys
+import tarfile
+import threading
+from dataclasses import replace
+from hashlib import sha256
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 import torch
 
-from testbed.errors import InputError
+from testbed.errors import InputError, MachineError
 from testbed.scenario.model import Train
 from testbed.training.data import open_task
 from testbed.training.tasks import base
+from testbed.training.tasks.base import DataFiles, Download
+from testbed.training.tasks.datasets import Cifar10, Cifar100, Mnist
 
 torch.set_num_threads(1)
 
@@ -35,6 +48,164 @@ def mnist_files(folder: Path, count: int = 3, *, zipped: bool = False) -> None:
                 (folder / f"{name}.gz").write_bytes(gzip.compress(raw))
             else:
                 (folder / name).write_bytes(raw)
+
+
+class Server:
+    """Serves a folder on loopback; ``asked``: the paths that were asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.asked: list[str] = []
+
+        class Handler(SimpleHTTPRequestHandler):
+            def log_message(handler, *_: object) -> None:  # noqa: N805
+                self.asked.append(handler.path)
+
+        self._server = ThreadingHTTPServer(
+            ("127.0.0.1", 0), functools.partial(Handler, directory=str(folder))
+        )
+        self.url = f"http://127.0.0.1:{self._server.server_port}/"
+        self._thread = threading.Thread(target=self._server.serve_forever)
+
+    def __enter__(self) -> Server:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+def small_files(folder: Path, task: type[Mnist | Cifar10]) -> DataFiles:
+    """The description of a task's files for small ones in the true format, whose downloads are
+    put into ``folder``."""
+    folder.mkdir()
+    label = bytes(getattr(task, "label_bytes", 0))
+    if task is Mnist:
+        mnist_files(folder / "own")
+    else:
+        (folder / "own").mkdir()
+        for name in task.files.sums:
+            (folder / "own" / name).write_bytes(label + name.encode().ljust(3072))
+    own = {path.name: path.read_bytes() for path in (folder / "own").iterdir()}
+    for download in task.files.downloads:
+        if download.name.endswith(".tar.gz"):
+            with tarfile.open(folder / download.name, "w:gz") as archive:
+                archive.add(folder / "own", task.files.folders[0])
+        else:
+            packed = gzip.compress(own[download.name.removesuffix(".gz")])
+            (folder / download.name).write_bytes(packed)
+    return replace(
+        task.files,
+        servers=(),
+        downloads=tuple(
+            Download(each.name, len(raw), sha256(raw).hexdigest())
+            for each in task.files.downloads
+            for raw in ((folder / each.name).read_bytes(),)
+        ),
+        sums={name: sha256(own[name]).hexdigest() for name in task.files.sums},
+    )
+
+
+SETS = pytest.mark.parametrize("task", [Mnist, Cifar10, Cifar100])
+
+
+@SETS
+def test_files_are_fetched_checked_and_read(tmp_path: Path, task: type[Mnist | Cifar10]) -> None:
+    files, data = small_files(tmp_path / "served", task), tmp_path / "data"
+    assert files.missing(data) == list(task.files.sums)
+    with Server(tmp_path / "served") as server:
+        files.fetch(data, [server.url])
+        wanted = [f"/{download.name}" for download in files.downloads]
+        assert server.asked == wanted
+        files.fetch(data, [server.url])
+        assert server.asked == wanted, "nothing is fetched twice"
+    assert files.missing(data) == []
+    for x, y in (task(data).train_set(), task(data).test_set()):
+        assert len(x) == len(y) > 0
+
+
+@SETS
+def test_a_download_that_is_there_needs_no_network(
+    tmp_path: Path, task: type[Mnist | Cifar10]
+) -> None:
+    files, data = small_files(tmp_path / "served", task), tmp_path / "data"
+    data.mkdir()
+    for download in files.downloads:
+        shutil.copy(tmp_path / "served" / download.name, data)
+    files.fetch(data)
+    assert files.missing(data) == []
+    assert len(task(data).train_set()[1]) > 0
+
+
+def test_of_several_files_the_missing_ones_are_fetched(tmp_path: Path) -> None:
+    files, data = small_files(tmp_path / "served", Mnist), tmp_path / "data"
+    with Server(tmp_path / "served") as server:
+        files.fetch(data, [server.url])
+        (data / "MNIST/raw/t10k-labels-idx1-ubyte.gz").unlink()
+        del server.asked[:]
+        files.fetch(data, [server.url])
+        assert server.asked == ["/t10k-labels-idx1-ubyte.gz"]
+
+
+def test_what_a_server_has_instead_is_not_kept(tmp_path: Path) -> None:
+    files, data = small_files(tmp_path / "served", Cifar10), tmp_path / "data"
+    (other := tmp_path / "other").mkdir()
+    (other / "cifar-10-binary.tar.gz").write_bytes(b"an error in a page of HTML")
+    with Server(other) as false, Server(tmp_path / "served") as true:
+        with pytest.raises(MachineError, match="what came has the sha256"):
+            files.fetch(data, [false.url])
+        assert not data.exists()
+        files.fetch(data, [false.url, f"{true.url}nowhere/", true.url])
+    assert files.missing(data) == []
+
+
+def test_a_file_that_is_there_and_another_is_named(tmp_path: Path) -> None:
+    files, data = small_files(tmp_path / "served", Cifar10), tmp_path / "data"
+    data.mkdir()
+    archive = data / "cifar-10-binary.tar.gz"
+    archive.write_bytes(b"torn")
+    with pytest.raises(InputError, match=r"cifar-10-binary.tar.gz is not a file.*its sha256 is"):
+        files.fetch(data)
+    shutil.copy(tmp_path / "served" / archive.name, data)
+    files.fetch(data)
+    part = data / "cifar-10-batches-bin/data_batch_3.bin"
+    part.write_bytes(part.read_bytes()[:-1] + b"x")
+    with pytest.raises(InputError, match=r"data_batch_3.bin is not a file.*its sha256 is"):
+        files.fetch(data)
+
+
+def verb(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "testbed", "data", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_without_a_network_the_verb_says_which_files_it_wants(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+    done = verb("fetch", "cifar100", "--data", str(tmp_path), "--from", url)
+    assert done.returncode == 3
+    assert f"{url}/cifar-100-binary.tar.gz: " in done.stderr and "refused" in done.stderr
+    (download,) = Cifar100.files.downloads
+    assert f"Put into {tmp_path}, and call this again: cifar-100-binary.tar.gz" in done.stderr
+    assert f"168,513,733 bytes, sha256 {download.sha256}" in done.stderr
+    listed = verb("list", "--data", str(tmp_path)).stdout.splitlines()
+    assert [line.split()[0] for line in listed] == ["cifar10", "cifar100", "mnist"]
+    assert "cifar100   168.5 MB  missing: train.bin, test.bin" in listed
+
+
+def test_the_verb_refuses_small_files_in_place_of_the_true_ones(tmp_path: Path) -> None:
+    mnist_files(tmp_path / "MNIST/raw")
+    done = verb("fetch", "mnist", "--data", str(tmp_path))
+    assert done.returncode == 2
+    assert "train-images-idx3-ubyte is not a file of its data set: its sha256 is" in done.stderr
+    assert verb("fetch", "digits").returncode == 2
+    (row,) = [
+        each
+        for each in json.loads(verb("list", "--data", str(tmp_path), "--json").stdout)
+        if each["task"] == "mnist"
+    ]
+    assert row["bytes"] == 11_594_722 and "its sha256 is" in row["state"]
 
 
 def opened(name: str, folder: Path):  # type: ignore[no-untyped-def]

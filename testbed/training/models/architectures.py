@@ -96,20 +96,23 @@ def cnn(inputs: Inputs, classes: int, width: float) -> nn.Module:
     """Two 3 × 3 convolutions (16 and 32 channels), one hidden layer (104 units), times ``width``.
 
     59,202 parameters for 8 × 8 digits. Inputs of 16 pixels and more are halved after either
-    convolution, smaller ones only after the second.
+    convolution, smaller ones only after the second. Of height 1 they are convolved and halved in
+    breadth alone.
     """
     channels, height, breadth = inputs
     first, second, hidden = scaled(16, width), scaled(32, width), scaled(104, width)
-    halvings = 2 if min(height, breadth) >= 16 else 1
-    size = second * (height >> halvings) * (breadth >> halvings)
-    early = [nn.MaxPool2d(2)] if halvings == 2 else []
+    flat = height == 1
+    kernel, padding, halved = ((1, 3), (0, 1), (1, 2)) if flat else ((3, 3), (1, 1), (2, 2))
+    halvings = 2 if (breadth if flat else min(height, breadth)) >= 16 else 1
+    size = second * (1 if flat else height >> halvings) * (breadth >> halvings)
+    early = [nn.MaxPool2d(halved)] if halvings == 2 else []
     return nn.Sequential(
-        nn.Conv2d(channels, first, 3, padding=1),
+        nn.Conv2d(channels, first, kernel, padding=padding),
         nn.ReLU(),
         *early,
-        nn.Conv2d(first, second, 3, padding=1),
+        nn.Conv2d(first, second, kernel, padding=padding),
         nn.ReLU(),
-        nn.MaxPool2d(2),
+        nn.MaxPool2d(halved),
         nn.Flatten(),
         nn.Linear(size, hidden),
         nn.ReLU(),

@@ -1,5 +1,5 @@
-"""The data sets that ship: digits of scikit-learn, MNIST, CIFAR-10 and CIFAR-100 from their files,
-and made-up images.
+"""The data sets that ship: digits of scikit-learn, MNIST-1D, made by its package, MNIST, CIFAR-10
+and CIFAR-100 from their files, and made-up images.
 
 The Python version is a pickle, which can run anything when it is read, so it is not read here.
 
@@ -17,13 +17,13 @@ import struct
 from abc import ABC, abstractmethod
 from functools import cache, lru_cache
 from pathlib import Path
-from random import Random
-from typing import TYPE_CHECKING, ClassVar
+from random import Random, getstate, setstate
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.training.tasks.base import Samples, damaged, read
+from testbed.training.tasks.base import DataFiles, Download, Samples, damaged, read
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
@@ -92,6 +92,56 @@ def _read() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     return table[:, :-1].reshape(-1, 8, 8), table[:, -1].astype(np.int64)
 
 
+class Mnist1d(LabelledImages):
+    """MNIST-1D (Greydanus and Kobak 2024): 40 values of a digit's outline, moved, bent and noisy.
+
+    The published 4,000 samples to learn from. To test on: the published 1,000, then 9,000 more of
+    the same process, so that a difference in accuracy is more than chance sooner.
+    """
+
+    name = "mnist1d"
+    inputs = (1, 1, 40)
+    classes = 10
+
+    def _part(self, *, test: bool) -> Samples:
+        return _mnist1d(test=test)
+
+
+_PUBLISHED = 42
+"""Seed of the published samples."""
+_MORE = 9_000
+
+
+@cache
+def _mnist1d(*, test: bool) -> Samples:
+    """Made once however many nodes there are; nobody writes into it."""
+    import torch
+
+    parts = [_signals(_PUBLISHED)]
+    if test:
+        parts.append(_signals(_PUBLISHED + 1, num_samples=_MORE, train_split=0.0))
+    ending = "_test" if test else ""
+    x, y = (np.concatenate([part[name + ending] for part in parts]) for name in "xy")
+    signals = torch.from_numpy(x).to(torch.float32).view(-1, *Mnist1d.inputs)
+    return signals, torch.from_numpy(y).to(torch.int64)
+
+
+def _signals(seed: int, **change: float) -> dict[str, NDArray[Any]]:
+    """Return what the package makes. It draws from the global generators: they are as before when
+    this returns."""
+    from mnist1d.data import get_dataset_args, make_dataset
+
+    arguments = get_dataset_args()
+    vars(arguments).update(change, seed=seed)
+    generators = getstate(), np.random.get_state()
+    try:
+        made: dict[str, NDArray[Any]] = make_dataset(arguments)
+    finally:
+        setstate(generators[0])
+        np.random.set_state(generators[1])
+    return made
+
+
 _MEAN, _DEVIATION = 0.1307, 0.3081
 """Mean and standard deviation of the training set's pixels, scaled to 0-1."""
 _UNSIGNED_BYTES = 8
@@ -99,14 +149,55 @@ _UNSIGNED_BYTES = 8
 
 
 class Mnist(LabelledImages):
-    """70,000 handwritten digits: 60,000 to learn from, 10,000 to test on; standardised greys.
-
-    Files ``train-…`` and ``t10k-…``, each ``images-idx3-ubyte`` and ``labels-idx1-ubyte``.
-    """
+    """70,000 handwritten digits: 60,000 to learn from, 10,000 to test on; standardised greys."""
 
     name = "mnist"
     inputs = (1, 28, 28)
     classes = 10
+    files = DataFiles(
+        source="MNIST",
+        folders=("MNIST/raw", "mnist"),
+        servers=(
+            "https://ossci-datasets.s3.amazonaws.com/mnist/",
+            "https://storage.googleapis.com/cvdf-datasets/mnist/",
+        ),
+        downloads=(
+            Download(
+                "train-images-idx3-ubyte.gz",
+                9_912_422,
+                "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+            ),
+            Download(
+                "train-labels-idx1-ubyte.gz",
+                28_881,
+                "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+            ),
+            Download(
+                "t10k-images-idx3-ubyte.gz",
+                1_648_877,
+                "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+            ),
+            Download(
+                "t10k-labels-idx1-ubyte.gz",
+                4_542,
+                "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+            ),
+        ),
+        sums={
+            "train-images-idx3-ubyte": (
+                "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"
+            ),
+            "train-labels-idx1-ubyte": (
+                "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"
+            ),
+            "t10k-images-idx3-ubyte": (
+                "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"
+            ),
+            "t10k-labels-idx1-ubyte": (
+                "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"
+            ),
+        },
+    )
 
     def _part(self, *, test: bool) -> Samples:
         import torch
@@ -125,7 +216,7 @@ class Mnist(LabelledImages):
         return x, labels.to(torch.int64)
 
     def _read(self, name: str, dimensions: int) -> Tensor:
-        raw = read(self._data, name, task=self.name, folders=("MNIST/raw", "mnist"), source="MNIST")
+        raw = read(self._data, name, task=self.name, files=self.files)
         return _idx(name, raw, dimensions)
 
 
@@ -143,6 +234,7 @@ def _idx(name: str, raw: bytes, dimensions: int) -> Tensor:
 
 
 _PIXELS = 3 * 32 * 32
+_TORONTO = ("https://www.cs.toronto.edu/~kriz/",)
 
 
 class Cifar10(LabelledImages):
@@ -155,8 +247,26 @@ class Cifar10(LabelledImages):
     """Bytes before the pixels; the label is the last of them."""
     train_files: ClassVar[tuple[str, ...]] = tuple(f"data_batch_{n}.bin" for n in range(1, 6))
     test_files: ClassVar[tuple[str, ...]] = ("test_batch.bin",)
-    folder: ClassVar[str] = "cifar-10-batches-bin"
-    source: ClassVar[str] = "CIFAR-10, binary version (cifar-10-binary.tar.gz)"
+    files: ClassVar[DataFiles] = DataFiles(
+        source="CIFAR-10, binary version",
+        folders=("cifar-10-batches-bin",),
+        servers=_TORONTO,
+        downloads=(
+            Download(
+                "cifar-10-binary.tar.gz",
+                170_052_171,
+                "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+            ),
+        ),
+        sums={
+            "data_batch_1.bin": "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
+            "data_batch_2.bin": "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
+            "data_batch_3.bin": "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
+            "data_batch_4.bin": "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
+            "data_batch_5.bin": "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
+            "test_batch.bin": "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
+        },
+    )
     mean: ClassVar[tuple[float, float, float]] = (0.4914, 0.4822, 0.4465)
     deviation: ClassVar[tuple[float, float, float]] = (0.2470, 0.2435, 0.2616)
 
@@ -177,7 +287,7 @@ class Cifar10(LabelledImages):
         """(count, label_bytes + 3072) uint8."""
         import torch
 
-        raw = read(self._data, name, task=self.name, folders=(self.folder,), source=self.source)
+        raw = read(self._data, name, task=self.name, files=self.files)
         size = self.label_bytes + _PIXELS
         if not raw or len(raw) % size:
             raise damaged(name, f"{len(raw)} bytes are not a whole number of {size}-byte records")
@@ -192,8 +302,22 @@ class Cifar100(Cifar10):
     label_bytes = 2
     train_files = ("train.bin",)
     test_files = ("test.bin",)
-    folder = "cifar-100-binary"
-    source = "CIFAR-100, binary version (cifar-100-binary.tar.gz)"
+    files = DataFiles(
+        source="CIFAR-100, binary version",
+        folders=("cifar-100-binary",),
+        servers=_TORONTO,
+        downloads=(
+            Download(
+                "cifar-100-binary.tar.gz",
+                168_513_733,
+                "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
+            ),
+        ),
+        sums={
+            "train.bin": "f31298fc616915fa142368359df1c4ca2ae984d6915ca468b998a5ec6aeebf29",
+            "test.bin": "d8b1e6b7b3bee4020055f0699b111f60b1af1e262aeb93a0b659061746f8224a",
+        },
+    )
     mean = (0.5071, 0.4865, 0.4409)
     deviation = (0.2673, 0.2564, 0.2762)
 
@@ -271,4 +395,4 @@ def _smooth(count: int, inputs: Shape, generator: Generator) -> Tensor:
     return (fine - fine.mean(1, keepdim=True)) / fine.std(1, keepdim=True)
 
 
-SHIPPED = (Digits, Synthetic, SyntheticCifar, Mnist, Cifar10, Cifar100)
+SHIPPED = (Digits, Mnist1d, Synthetic, SyntheticCifar, Mnist, Cifar10, Cifar100)
