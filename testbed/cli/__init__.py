@@ -18,14 +18,14 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
 from testbed import __version__
-from testbed.errors import InputError, NarrowsError, missing, printable, shortage
+from testbed.errors import InputError, MachineError, NarrowsError, missing, printable, shortage
 from testbed.process import set_default
 
 # numpy's algebra would start threads as it is loaded, and a process with threads cannot enter a
 # user namespace.
 set_default("OPENBLAS_NUM_THREADS", "1")
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _PATHS = {errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.EISDIR}
 """Error numbers of a path that a user gave, or of what somebody has put there."""
 
@@ -195,6 +195,8 @@ def _of_the_system(error: Exception) -> tuple[str, int] | None:
     if error.errno == errno.ENOENT and not _has_working_directory():
         gone = "the working directory is not there any more. Start the command in one that is"
         return gone, InputError.exit_code
+    if error.errno == errno.ENOENT and error.filename is None:  # tempfile's
+        return f"{error.strerror}", MachineError.exit_code
     return None
 
 
@@ -208,6 +210,6 @@ def _has_working_directory() -> bool:
 
 
 def _full(error: OSError) -> str:
-    """A sentence for a disk, or a user's share of one, that takes no more."""
+    """A sentence for a disk, a user's share of one, or a file that takes no more."""
     where = f" in {Path(error.filename).parent}" if error.filename else ""
     return f"nothing more can be written{where}: {error.strerror}. What was recorded before is kept"

@@ -142,7 +142,7 @@ def _readable(given: list[Path]) -> tuple[OpenedPath, ...]:
 
 
 def _opened(path: Path) -> OpenedPath:
-    """What nodes may read. It is resolved here alone: another that has its path later is none."""
+    """Open a path for nodes to read, once: what its path leads to later is none."""
     from testbed.user_files import OpenedPath
 
     wrong = "everything"

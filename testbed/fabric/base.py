@@ -92,7 +92,7 @@ class RunContext:
     """Secret that nodes show when they connect to the control network."""
     quiet: bool = False
     folders: tuple[OpenedPath, ...] = ()
-    """What every node must be able to read under these very paths: a task's data."""
+    """Folders and files that every node must be able to read under these paths: a task's data."""
     multicast: bool = False
     """True if nodes send multicasts."""
     exec_environment: ExecEnvironment | None = None
@@ -112,7 +112,7 @@ class RunContext:
         return PinnedFolder(self.directory.resolve())
 
     def pins(self) -> dict[Path, Identity]:
-        """Which folders nodes are shown, whatever has their paths later."""
+        """Return which folders nodes are shown, whatever has their paths later."""
         offered = {} if self.exec_environment is None else self.exec_environment.pins
         return {**{each.path: each.identity for each in self.folders}, **offered}
 

@@ -24,6 +24,9 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 KEY_CALLS = {"x86_64": 250, "aarch64": 219}
 UNSHARE_NEW_USER_AND_MOUNTS = 0x10000000 | 0x00020000
 DETACH, REMOUNT, READ_ONLY, BIND = 2, 32, 1, 4096
+NEW_NETWORK = 0x40000000
+TYPE_FOR = 0x5412
+"""TIOCSTI: have a terminal take a character for one that was typed."""
 RECORDS = PLAN["records"]
 tried = {}
 
@@ -167,6 +170,61 @@ def marks():
             one.close()
 
 
+def typed():
+    """A command for the shell of whoever started the testbed."""
+    terminal = os.open("/dev/tty", os.O_RDWR)
+    fcntl.ioctl(terminal, TYPE_FOR, b"x")
+
+
+def leave_group():
+    """Into the groups above, where no limit of the node's holds."""
+    left = 0
+    with open("/proc/self/cgroup") as groups:
+        for controllers, path in (line.strip().split(":", 2)[1:] for line in groups):
+            for above in (path, os.path.dirname(path), "/"):
+                for base in ("", controllers, "unified"):
+                    try:
+                        with open(f"/sys/fs/cgroup/{base}{above}/cgroup.procs", "w") as group:
+                            group.write("0")
+                        left += 1
+                    except OSError:
+                        pass
+    if not left:
+        raise OSError("no group takes it")
+    return left
+
+
+def speak_into_process_1():
+    """Nonsense for everything that it has open."""
+    for name in os.listdir("/proc/1/fd"):
+        try:
+            descriptor = os.open(f"/proc/1/fd/{name}", os.O_WRONLY | os.O_NONBLOCK)
+            os.write(descriptor, b'{"pid": 1}\n')
+        except OSError:
+            pass
+
+
+def powers():
+    """What only who administers the machine may do."""
+    for name, family, kind in (
+        ("socket of virtual machines", 40, socket.SOCK_STREAM),
+        ("packet socket", 17, socket.SOCK_RAW),
+        ("raw socket", socket.AF_INET, socket.SOCK_RAW),
+    ):
+        attempt(name, lambda family=family, kind=kind: socket.socket(family, kind).close())
+    attempt("host renamed", lambda: socket.sethostname("hostile"))
+    attempt("clock set", lambda: time.clock_settime(time.CLOCK_REALTIME, time.time()))
+    attempt("new network", lambda: in_child(lambda: call("unshare", NEW_NETWORK)))
+    attempt("file system opened", lambda: call("syscall", 430, b"tmpfs", 0))
+    attempt("tree of mounts opened", lambda: call("syscall", 428, -100, b"/", 1))
+    attempt("urgent", lambda: os.setpriority(os.PRIO_PROCESS, 0, -20))
+    attempt("root changed", lambda: in_child(lambda: os.chroot(".")))
+    attempt("linked to /etc/passwd", lambda: os.link("/etc/passwd", "passwd"))
+    attempt("typed on the terminal", typed)
+    attempt("left its control group", leave_group)
+    attempt("spoke into process 1", speak_into_process_1)
+
+
 def share():
     """Something of every kind that processes of one machine can share."""
     kept = socket.socket(socket.AF_UNIX)
@@ -222,6 +280,7 @@ def main():
     attempt("signalled the testbed", lambda: os.kill(PLAN["pid"], 0))
     attempt("memory of process 1", lambda: read_memory(1))
     attempt("killed process 1", lambda: in_child(lambda: os.kill(1, signal.SIGKILL)))
+    powers()
     meet("first")
     kept = share() if RANK == 0 else None
     meet("shared")

@@ -1,4 +1,4 @@
-"""The forty hostile things as data, and the commands and records that some of them are made of.
+"""The sixty hostile things as data, and the commands and records that some of them are made of.
 
 Thought out from ``docs/`` alone: a user, a job, a scenario, a trace, a file in the working folder, another user of the host,
 or a stranger on the network tries them. ``test_hostile_list`` does, as root and as a user.
@@ -105,6 +105,39 @@ ITEMS = (
     Item(38, "a folder of journals that others write to", "refused", cases=("clean of others",)),
     Item(39, "a link in the place of the lock that all users share", "a sentence", cases=("lock planted",)),
     Item(40, "somebody holds the lock for good", "said, and Ctrl-C ends it", cases=("lock held",)),
+    Item(41, "a job opens a socket of virtual machines, which belongs to no network namespace", "there is none",
+         ("socket of virtual machines",)),
+    Item(42, "a job reads what passes on a link, or makes packets of its own", "refused", ("packet socket", "raw socket")),
+    Item(43, "a job makes a network without links", "refused", ("new network",)),
+    Item(44, "a job opens file systems, or copies of the host's mounts, or takes another root", "refused",
+         ("file system opened", "tree of mounts opened", "root changed")),
+    Item(45, "a job sets the clock or the host's name", "refused", ("clock set", "host renamed")),
+    Item(46, "a job goes before all other processes", "refused", ("urgent",)),
+    Item(47, "a job leaves its control group, and with it its limits", "refused", ("left its control group",)),
+    Item(48, "a job types a command on the terminal of whoever started it", "it has none", ("typed on the terminal",)),
+    Item(49, "a job writes nonsense into what process 1 of its node has open", "the run goes on", ("spoke into process 1",)),
+    Item(50, "a job links the host's files into its folder", "refused", ("linked to /etc/passwd",)),
+    Item(51, "a folder that --read names, or a link to it, is replaced once it was checked", "the run ends",
+         elsewhere=("netns/test_isolation.py::test_a_link_to_read_that_leads_elsewhere_later_is_not_shown",
+                    "docker/test_swapped_folders.py::test_another_folder_is_refused_before_a_command_is_in_it")),
+    Item(52, "the testbed is stopped, and its nodes wait for it to read", "they end",
+         elsewhere=("unit/test_session_control.py::test_a_node_ends_whose_session_does_not_read",)),
+    Item(53, "settings of numba in the working folder", "not read",
+         elsewhere=("unit/test_kernels_cache.py::test_settings_in_the_working_directory_are_not_numbas",)),
+    Item(54, "the working folder is removed before the command starts", "a sentence",
+         elsewhere=("unit/test_errors.py::test_a_working_directory_that_was_removed_is_named",)),
+    Item(55, "variables that give no seconds, files that may not grow", "a sentence",
+         elsewhere=("unit/test_errors.py::test_a_variable_that_gives_no_seconds_is_named",
+                    "unit/test_errors.py::test_files_that_may_not_grow_are_named")),
+    Item(56, "settings, programs and hooks planted in the working folder: matplotlib's, git's, Compose's", "not used",
+         cases=("planted settings",)),
+    Item(57, "times and factors that are no numbers, or make more than fits into memory", "refused",
+         cases=("seconds", "many points", "many repeats", "no factor")),
+    Item(58, "arguments without end, none, of no text", "a sentence", cases=("command empty", "command folder", "command bytes")),
+    Item(59, "what is no file of its own: a folder, the kernel's memory, standard input, as a scenario", "refused",
+         cases=("validate folder", "validate memory", "validate input")),
+    Item(60, "YAML that makes objects, has two documents, half a character, or a key twice", "refused with its line",
+         cases=("objects", "two documents", "half a character", "key twice")),
 )  # fmt: skip
 
 ESCAPES = "\x1b]0;hostile\x07"
@@ -114,6 +147,10 @@ GOOD = (
     "links: {default: {up: {rate: 100 Mbit/s, queue: 50 ms}, down: {rate: 100 Mbit/s, queue: 50 ms}}}\n"
 )
 _LONG = "x" * 5000
+_WALK = (
+    *("trace", "make", "random-walk", "--low", "1 Mbit/s", "--high", "2 Mbit/s"),
+    *("--deviation", "1 kbit/s", "--seed", "1"),
+)
 _REFUSED = [1, 2, 3]
 
 
@@ -143,7 +180,29 @@ def commands(home: Path, *, few_processors: bool) -> dict[str, Case]:
         "arguments": ["exec", "good.yaml", "--", "/bin/true"], "codes": [0, 1], "folder": str(planted),
         "variables": {"PYTHONPATH": f":.:{Path(__file__).parents[2]}:"},
     }  # fmt: skip
+    cases["planted settings"] = {
+        "arguments": ["run", "sim.yaml", "--fabric", "sim"], "codes": [0], "folder": str(_settings(home)),
+    }  # fmt: skip
     return {name: {"folder": str(folder), **case} for name, case in cases.items()}
+
+
+def _settings(home: Path) -> Path:
+    """A working folder with files that programs and libraries look for there."""
+    folder = home / "settings"
+    (folder / ".git").mkdir(parents=True)
+    sign = home / "outside/sign"
+    texts = {
+        "matplotlibrc": "backend: module://planted\ntext.usetex: True\n",
+        "planted.py": f"open({str(sign)!r}, 'a').close()\n",
+        ".git/config": f"[core]\nrepositoryformatversion = 0\nfsmonitor = touch {sign};\n",
+        ".git/HEAD": "ref: refs/heads/x\n",
+        ".env": "COMPOSE_FILE=planted.yaml\n",
+        "sim.yaml": GOOD.replace("nodes: {", "nodes: {server: {role: server}, ")
+        + "train: {task: digits, model: mlp, pace: 100 ms, stop: {steps: 2}}\n",
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    return folder
 
 
 def _scenarios(folder: Path) -> dict[str, str]:
@@ -160,11 +219,16 @@ def _scenarios(folder: Path) -> dict[str, str]:
         "many": GOOD.replace("count: 2", "count: 999999999999"),
         "name of a node": GOOD.replace("worker: {role", f"{IN_YAML}: {{role"),
         "name of an algorithm": f"{GOOD}algorithms: [{IN_YAML}]\n",
+        "objects": f'!!python/object/apply:os.system ["true"]\n{GOOD}',
+        "two documents": f"{GOOD}---\n{GOOD}",
+        "half a character": f'{GOOD}description: "\\ud800"\n',
+        "key twice": GOOD + GOOD,
         "name of a file": f"{GOOD}events: [{{kind: trace, links: [worker-0], file: {IN_YAML}}}]\n",
     }
     for name, text in texts.items():
         (folder / f"{name}.yaml").write_text(text)
     (folder / "good.yaml").write_text(GOOD)
+    (folder / "good.csv").write_text("time_s,rate_mbit_s\n0,1\n1,2\n")
     (folder / f"{ESCAPES}.yaml").write_text(f"{GOOD}description: {IN_YAML}\n")
     return {name: f"{name}.yaml" for name in texts}
 
@@ -217,6 +281,16 @@ def _argument_cases() -> dict[str, Case]:
         "nproc": _refused(*good, "--nproc", "99999999999999999999", *end),
         "everything": _refused(*good, "--read", "/", *end),
         "name of a command": {"arguments": [*good, "--", ESCAPES], "codes": [1], "words": "status 127", "terminal": True},
+        "seconds": _refused(*good, "--seconds", "nan", *end),
+        "command empty": _refused(*good, "--", ""),
+        "command folder": {"arguments": [*good, "--", "/etc"], "codes": [1], "words": "status 126"},
+        "command bytes": {"arguments": [*good, "--", "\udcff"], "codes": [1], "words": "status 127"},
+        "validate folder": _refused("validate", "--exec", "."),
+        "validate memory": _refused("validate", "--exec", "/proc/self/mem"),
+        "validate input": _refused("validate", "--exec", "/dev/stdin"),
+        "many points": _refused(*_WALK, "--seconds", "1000000000", "--every", "1 us", "--out", "x.csv"),
+        "many repeats": _refused("trace", "convert", "good.csv", "--to", "csv", "--repeat", "999999999", "--out", "x.csv"),
+        "no factor": _refused("trace", "convert", "good.csv", "--to", "csv", "--stretch", "nan", "--out", "x.csv"),
         "seed": _refused("run", "good.yaml", "--fabric", "sim", "--seed", "9" * 5000),
         "many seeds": _refused("run", "good.yaml", "--fabric", "sim", "--seed", "1-999999999999"),
         "fabric": _refused("run", "good.yaml", "--fabric", ESCAPES),

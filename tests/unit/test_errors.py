@@ -168,3 +168,24 @@ def test_a_working_directory_that_was_removed_is_named(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 2, done.stderr
     assert done.stderr.startswith("testbed: the working directory is not there any more")
+
+
+@pytest.mark.parametrize(
+    ("limit", "verb", "said"),
+    [
+        (0, ("exec", "--", "true"), "testbed: No usable temporary directory found"),
+        (4, ("run", "--fabric", "sim"), "testbed: nothing more can be written: File too large"),
+    ],
+)
+def test_files_that_may_not_grow_are_named(
+    tmp_path: Path, limit: int, verb: tuple[str, ...], said: str
+) -> None:
+    (tmp_path / "scenario.yaml").write_text(SCENARIO.format(steps=1, algorithms="none"))
+    command = module_command("testbed", verb[0], "scenario.yaml", *verb[1:])
+    done = subprocess.run(
+        ["sh", "-c", f'ulimit -f {limit}; exec "$@"', "sh", *command],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+        env=environment(PYTHONDONTWRITEBYTECODE="1"),
+    )  # fmt: skip
+    assert done.returncode in (1, 3) and said in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
