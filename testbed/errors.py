@@ -18,6 +18,8 @@ import re
 import sys
 import traceback
 from collections.abc import Iterable
+from importlib.resources import files
+from pathlib import Path
 from reprlib import Repr
 
 _COLOURS = r"\x1b\[[0-9;:]*m"
@@ -203,10 +205,19 @@ EXTRAS = {
 pyproject.toml with each."""
 
 
-def pip_command(extras: Iterable[str]) -> str:
-    """Return the command that installs the package with these extras; with none, the package."""
-    names = ",".join(sorted(set(extras)))
-    return f"pip install 'narrows[{names}]'" if names else "pip install narrows"
+EXPORTS = {"frame", "export"}
+"""The extras that `make setup` and the extra ``all`` leave out: only exports need them."""
+IN_CHECKOUT = Path(str(files("testbed"))).resolve().with_name("pyproject.toml").is_file()
+"""True where the package is used from a checkout of the project, not installed from a wheel."""
+
+
+def install_command(extras: Iterable[str], *, checkout: bool = IN_CHECKOUT) -> str:
+    """Return the command that brings the libraries of these extras; with none, the package's."""
+    names = set(extras)
+    listed = f"[{','.join(sorted(names))}]" if names else ""
+    if not checkout:
+        return f"pip install 'narrows{listed}'" if names else "pip install narrows"
+    return f".venv/bin/pip install -e '.{listed}'" if names & EXPORTS else "make setup"
 
 
 def missing(error: ModuleNotFoundError) -> int:
@@ -214,9 +225,6 @@ def missing(error: ModuleNotFoundError) -> int:
     name = str(error.name).partition(".")[0]
     if name in ("testbed", "analysis"):
         raise error
-    command = pip_command([EXTRAS[name]] if name in EXTRAS else [])
-    sys.stderr.write(
-        f"testbed: the library {error.name!r} is not installed. Run `{command}`, "
-        "or in a checkout `make setup`\n"
-    )
+    command = install_command([EXTRAS[name]] if name in EXTRAS else [])
+    sys.stderr.write(f"testbed: the library {error.name!r} is not installed. Run `{command}`\n")
     return 3

@@ -23,7 +23,9 @@ def main(arguments: list[str]) -> int:
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(PLACE)], check=True)
     uv = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", str(python)]
     uv += ["--default-index", PYPI, "--index-strategy", "unsafe-best-match"]
-    lowest = ["--resolution", "lowest-direct", "--no-build-isolation", "--editable", f"{ROOT}[all]"]
+    # What the tools brought in a newer version is lowered, too.
+    lowest = ["--upgrade", "--resolution", "lowest-direct", "--no-build-isolation"]
+    lowest += ["--editable", f"{ROOT}[all]"]
     tools = [line for line in project()["dependency-groups"]["dev"] if "flwr" not in line]
     subprocess.run([*uv, *BUILDING, *tools, "pip", "packaging"], check=True)
     for index in (["--index", CPU_INDEX], []):

@@ -5,7 +5,6 @@ exactly that and nothing else.
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from importlib import import_module
@@ -50,10 +49,11 @@ def doctor(fix: Fix = False, as_json: options.Json = False, guest: options.Guest
     if guest:
         look("doctor", *(["--json"] if as_json else []), fix=fix)
     from testbed.host.checks import CHECKS, NETWORK, judge, mended
+    from testbed.host.packages import announce
     from testbed.host.uml.inside import INSIDE
 
     if fix:
-        logging.getLogger("testbed.host").setLevel(logging.INFO)
+        announce()
     checks = NETWORK if INSIDE in os.environ else CHECKS
     results = [(mended if fix else judge)(check) for check in checks]
     if as_json:

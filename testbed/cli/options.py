@@ -13,7 +13,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from testbed.errors import InputError, pip_command
+from testbed.errors import InputError, install_command
 from testbed.scenario.link_state import FourState, GilbertElliott, Impairments
 from testbed.units import Duration, Size
 
@@ -123,7 +123,7 @@ def can_draw() -> bool:
     missing."""
     if find_spec("matplotlib") is not None:
         return True
-    command = pip_command(["report"])
+    command = install_command(["report"])
     print(
         f"no figures: they need `{command}`; `testbed report` then draws them from the records",
         file=sys.stderr,

@@ -8,7 +8,6 @@ there to answer.
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from collections.abc import Callable
@@ -154,7 +153,7 @@ _ASKED: dict[str, tuple[tuple[packages.Need, ...], bool]] = {
 
 def main(arguments: list[str]) -> int:
     """Run one command; returns the exit code."""
-    logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.INFO)
+    packages.announce()
     yes, given = YES in arguments, [each for each in arguments if each != YES]
     name = given[0] if given else "all"
     if len(given) > 1 or name not in COMMANDS:

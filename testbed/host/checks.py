@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from testbed import cgroups
-from testbed.errors import EXTRAS, MachineError, pip_command
+from testbed.errors import EXPORTS, EXTRAS, MachineError, install_command
 from testbed.host import docker_engine as engine_module
 from testbed.host import images, packages, paths, user_namespace
 from testbed.host.paths import has_gpu
@@ -236,15 +236,15 @@ def environment() -> Finding:
     """Every library that each command needs can be imported."""
     absent = [name for name in _IMPORTS if _absent(name)]
     detail = f"missing: {', '.join(absent)}" if absent else f"{len(_IMPORTS)} libraries found"
-    return Finding(not absent, detail, f"Run `{pip_command([])}`, or in a checkout `make setup`")
+    return Finding(not absent, detail, f"Run `{install_command([])}`")
 
 
 def extras() -> Finding:
-    """Every library of the extras can be imported: training, containers, figures."""
-    absent = [name for name in EXTRAS if _absent(name)]
-    detail = f"missing: {', '.join(absent)}" if absent else f"{len(EXTRAS)} libraries found"
-    command = pip_command(EXTRAS[name] for name in absent)
-    return Finding(not absent, detail, f"Run `{command}`, or in a checkout `make setup`")
+    """Every library of the extra ``all`` can be imported: training, containers, figures."""
+    wanted = [name for name, extra in EXTRAS.items() if extra not in EXPORTS]
+    absent = [name for name in wanted if _absent(name)]
+    detail = f"missing: {', '.join(absent)}" if absent else f"{len(wanted)} libraries found"
+    return Finding(not absent, detail, f"Run `{install_command(EXTRAS[name] for name in absent)}`")
 
 
 def privileges() -> Finding:

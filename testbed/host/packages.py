@@ -86,6 +86,12 @@ def have(program: str) -> bool:
     return shutil.which(program, path=path) is not None
 
 
+def announce() -> None:
+    """Have it written to standard error what is done here, in plain lines."""
+    logging.basicConfig(stream=sys.stderr, format="%(message)s", force=True)
+    log.setLevel(logging.INFO)
+
+
 @contextmanager
 def step(title: str) -> Iterator[None]:
     """Announce something that takes a while, and how long it took."""

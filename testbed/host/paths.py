@@ -16,14 +16,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from testbed.errors import MachineError
+from testbed.errors import IN_CHECKOUT, MachineError
 from testbed.host import packages
 from testbed.host.packages import CommandFailed, log, run, step
 from testbed.process import PACKAGE
 from testbed.user_files import home
-
-IN_CHECKOUT = PACKAGE.with_name("pyproject.toml").is_file()
-"""True where the package is used from a checkout of the project, not installed from a wheel."""
 
 ROOT = PACKAGE.parent if IN_CHECKOUT else PACKAGE / "data"
 """The checkout; else the folder of the wheel with the same ``images/``, ``compose/``, ``locks/``,

@@ -15,4 +15,4 @@ def test_run_in_containers_from_a_wheel(image: str, tmp_path: Path) -> None:
     installed = Installed(tmp_path / "installed", build(tmp_path), "sim", "docker")
     records = short_run(installed, "docker")
     assert json.loads((records / "manifest.json").read_text())["fabric"] == "docker"
-    assert f"image: {image}" in (records / "compose.yaml").read_text()
+    assert f'image: "{image}"' in (records / "compose.yaml").read_text()

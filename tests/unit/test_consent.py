@@ -29,7 +29,16 @@ def told(tmp_path: Path) -> Path:
     return tmp_path / "told"
 
 
-def setup(told: Path, *options: str, answer: str | None = None, **more: str) -> tuple[int, str]:
+BY_MAKE, BY_A_USER = ("-m", "testbed.host"), ("-m", "testbed", "setup")
+
+
+def setup(
+    told: Path,
+    *options: str,
+    answer: str | None = None,
+    command: tuple[str, ...] = BY_MAKE,
+    **more: str,
+) -> tuple[int, str]:
     """Set an engine up where there is none, the answer given on a terminal (None: there is no terminal).
 
     Returns the exit code and what was said.
@@ -45,7 +54,7 @@ def setup(told: Path, *options: str, answer: str | None = None, **more: str) -> 
         if answer is not None:
             os.write(ours, f"{answer}\n".encode())
         done = subprocess.run(
-            [sys.executable, "-m", "testbed.host", *options, "engine"],
+            [sys.executable, *command, *options, "engine"],
             stdin=subprocess.DEVNULL if answer is None else theirs,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, env=variables, timeout=60,
         )  # fmt: skip
@@ -55,9 +64,10 @@ def setup(told: Path, *options: str, answer: str | None = None, **more: str) -> 
     return done.returncode, done.stdout
 
 
+@pytest.mark.parametrize("command", [BY_MAKE, BY_A_USER])
 @pytest.mark.parametrize("answer", ["", "n", "what?"])
-def test_nothing_is_done_without_a_yes(told: Path, answer: str) -> None:
-    code, said = setup(told, answer=answer)
+def test_nothing_is_done_without_a_yes(told: Path, answer: str, command: tuple[str, ...]) -> None:
+    code, said = setup(told, answer=answer, command=command)
     assert code == 3 and not told.exists()
     assert "installs with apt-get:" in said and "docker-compose" in said
     assert "starts" in said and "testbed setup stop" in said

@@ -10,7 +10,7 @@ import pytest
 import typer
 
 from testbed.cli import doctor as command
-from testbed.errors import MachineError
+from testbed.errors import MachineError, install_command
 from testbed.host import checks
 from testbed.host.checks import Finding, HostCheck, judge, mended
 from testbed.host.paths import ROOT
@@ -84,12 +84,35 @@ def test_fix_that_fails_says_why() -> None:
 def test_missing_libraries_are_a_sentence() -> None:
     command = [sys.executable, "-S", "-m", "testbed", "doctor"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (
-        done.returncode == 3
-        and "is not installed. Run `pip install narrows`, or in a checkout `make setup`"
-        in done.stderr
-    )
+    assert done.returncode == 3 and "is not installed. Run `make setup`\n" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("extras", "checkout", "command"),
+    [
+        ([], True, "make setup"),
+        (["sim", "report", "sim"], True, "make setup"),
+        (["report", "export"], True, ".venv/bin/pip install -e '.[export,report]'"),
+        ([], False, "pip install narrows"),
+        (["sim", "report", "sim"], False, "pip install 'narrows[report,sim]'"),
+    ],
+)
+def test_command_that_brings_libraries_is_one_that_can_be_given(
+    extras: list[str], checkout: bool, command: str
+) -> None:
+    assert install_command(extras, checkout=checkout) == command
+
+
+@pytest.mark.parametrize(
+    ("absent", "ok"), [({"polars", "mlflow", "wandb"}, True), ({"torch"}, False)]
+)
+def test_only_exports_need_the_libraries_of_exports(
+    monkeypatch: pytest.MonkeyPatch, absent: set[str], ok: bool
+) -> None:
+    monkeypatch.setattr(checks, "_absent", absent.__contains__)
+    found = checks.extras()
+    assert found.ok is ok and ok == ("missing" not in found.detail)
 
 
 def test_names_are_unique_and_every_probe_answers() -> None:

@@ -104,6 +104,8 @@ def test_missing_extra_is_a_sentence_with_its_command(smallest: Installed) -> No
     ):
         said = smallest.run(*words, code=3).stderr
         assert f"Run `pip install 'narrows[{extra}]'`" in said and "Traceback" not in said
+    said = smallest.run("doctor", code=3).stdout
+    assert "Run `pip install 'narrows[docker,report,sim]'`" in said and "make " not in said
 
 
 def test_every_extra_has_the_libraries_that_errors_name_with_it() -> None:
