@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from analysis.figures import job_bytes, job_phases, job_steps, job_values, phases, timeline
+from analysis.figures import timeline
+from analysis.figures.algorithms import phases
+from analysis.figures.job import job_bytes, job_phases, job_steps, job_values
 from analysis.load import Array, Run, by_algorithm, lowest_seeds
 from analysis.series import EndSamples, LinkBins, ends
 from analysis.statistics import Interval

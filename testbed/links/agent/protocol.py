@@ -121,7 +121,7 @@ def read(kind: type[T], given: Any) -> T:
     Raises WireError where it lacks a field, or has another form.
     """
     try:
-        value: T = _adapter(kind).validate_python(given)
+        value: T = _adapter(kind).validate_python(given)  # type: ignore[arg-type]
     except ValidationError as error:
         name = getattr(kind, "__name__", str(kind))
         raise WireError(f"no {name} between links agent and client: {error!s:.200}") from error
