@@ -137,6 +137,8 @@ class VerdictSoFar:
 
 FOLDER = "observe"
 """Folder of all files for Prometheus and Grafana, in the comparison's directory."""
+OBSERVED = (FABRIC, "docker")
+"""Fabrics whose nodes are reached from the session, at addresses of their own."""
 PORT = 9090
 """Port of Prometheus; on this machine's loopback another one where it is taken."""
 LOOPBACK = "127.0.0.1"
@@ -161,11 +163,11 @@ def require(fabric: str) -> None:
             where="--observe",
             hint="`testbed report` draws the same from the records; or take --fabric netns",
         )
-    if fabric != FABRIC:
+    if fabric not in OBSERVED:
         raise InputError(
             f"runs on the fabric {fabric!r} cannot be observed",
             where="--observe",
-            hint=f"Take --fabric {FABRIC}: the same links and nodes, without containers",
+            hint=f"Take --fabric {' or '.join(OBSERVED)}",
         )
     prometheus.require()
 
@@ -228,7 +230,9 @@ def observed(
     with ExitStack() as stack:
         journal = Journal.open(f"{session.context.id}-{FOLDER}")
         stack.callback(_shielded, lambda: cleanup.sweep(journal))
-        forwarder = _Forwarder(lambda: _connect(netns, LOOPBACK, PORT))
+        # a control network of the engine ends on this machine, beside the loopback of all others
+        own, port = (networks.control_host, _free_port()) if netns is None else (LOOPBACK, PORT)
+        forwarder = _Forwarder(lambda: _connect(netns, LOOPBACK, port))
         stack.callback(forwarder.stop)
         address = f"http://{LOOPBACK}:{forwarder.port}"
         nodes = {
@@ -237,15 +241,15 @@ def observed(
         }
 
         def show(run: str) -> None:
-            about = ObservedRun(nodes, f"{LOOPBACK}:{METRICS_PORT}", address, run, link)
+            about = ObservedRun(nodes, f"{own}:{METRICS_PORT}", address, run, link)
             dashboard.write(directory / FOLDER, about)
 
         show("")
         observer = RunObserver(show)
-        stack.callback(observer.exporter.serve(LOOPBACK, METRICS_PORT, inside(netns)))
-        process = _start(journal, directory / FOLDER, netns)
+        stack.callback(observer.exporter.serve(own, METRICS_PORT, inside(netns)))
+        process = _start(journal, directory / FOLDER, netns, port)
         stack.callback(_end, process)
-        _await_ready(process, lambda: _connect(netns, LOOPBACK, PORT), directory / FOLDER)
+        _await_ready(process, lambda: _connect(netns, LOOPBACK, port), directory / FOLDER)
         say(f"Prometheus answers at {address} while this lasts; see {directory / FOLDER}")
         yield observer
 
@@ -255,7 +259,13 @@ def _shielded(action: Callable[[], object]) -> None:
         action()
 
 
-def _start(journal: Journal, folder: Path, netns: str | None) -> subprocess.Popen[bytes]:
+def _free_port() -> int:
+    """Return a port of this machine's loopback at which nobody listens."""
+    with socket.create_server((LOOPBACK, 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def _start(journal: Journal, folder: Path, netns: str | None, port: int) -> subprocess.Popen[bytes]:
     """Start Prometheus in a namespace, in a folder of its own that the journal names."""
     home = Path(tempfile.gettempdir()) / f"narrows-{journal.run}"
     journal.add("folder", path=str(home))
@@ -271,7 +281,9 @@ def _start(journal: Journal, folder: Path, netns: str | None) -> subprocess.Pope
     try:
         with (folder / "prometheus.log").open("wb") as log:
             process = subprocess.Popen(
-                command(f"/proc/self/fd/{program}", home, netns, unprivileged=account() is None),
+                command(
+                    f"/proc/self/fd/{program}", home, netns, port, unprivileged=account() is None
+                ),
                 env={"PATH": os.environ.get("PATH", os.defpath), "GOMAXPROCS": "1"},
                 cwd="/",
                 stdin=subprocess.DEVNULL,
@@ -290,7 +302,9 @@ def _start(journal: Journal, folder: Path, netns: str | None) -> subprocess.Pope
     return process
 
 
-def command(program: str, home: Path, netns: str | None, *, unprivileged: bool) -> list[str]:
+def command(
+    program: str, home: Path, netns: str | None, port: int = PORT, *, unprivileged: bool
+) -> list[str]:
     """Return the command of Prometheus: every program on the way replaces itself by the next.
 
     It ends with this process, and gives way to the run. ``unprivileged``: there is no other user
@@ -306,7 +320,7 @@ def command(program: str, home: Path, netns: str | None, *, unprivileged: bool) 
         f"--storage.tsdb.retention.time={STORED_S}",
         f"--storage.tsdb.retention.size={STORED_BYTES}",
         "--storage.tsdb.wal-segment-size=10MB",
-        f"--web.listen-address={LOOPBACK}:{PORT}",
+        f"--web.listen-address={LOOPBACK}:{port}",
         f"--web.max-connections={_MOST_CONNECTIONS}",
         "--query.max-concurrency=4",
         "--query.timeout=10s",

@@ -22,11 +22,11 @@ from testbed.records.run_directory import read_events, read_jsonl
 DEMO = Path(__file__).parents[2] / "scenarios" / "demo.yaml"
 SHORTER = {
     "count: 4": "count: 2",
-    "pace: 250 ms": "pace: 300 ms",
-    "steps: 80": "steps: {steps}",
+    "pace: 120 ms": "pace: 300 ms",
+    "steps: 70": "steps: {steps}",
     "evaluate_every: 10": "evaluate_every: 5",
-    "slow: {worker-1: 1.05, worker-2: 1.1, worker-3: 1.15}": "slow: {worker-1: 1.05}",
-    "algorithms: [none, topk-0.15, adatopk, adalag]": "algorithms: [{algorithms}]",
+    "slow: {worker-1: 1.1, worker-2: 1.2, worker-3: 1.3}": "slow: {worker-1: 1.05}",
+    "algorithms: [none, topk-0.15, adatopk, {name: adalag-w1, from: adalag, controller: {weight: 1}}]": "algorithms: [{algorithms}]",
 }
 ODD = """
 set -e

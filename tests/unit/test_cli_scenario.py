@@ -66,7 +66,7 @@ def test_validate_prints_json_alone() -> None:
     found = json.loads(output("validate", DEMO, "--json"))
     assert found["valid"] is True
     assert found["workers"] == 4
-    assert found["algorithms"] == ["none", "topk-0.15", "adatopk", "adalag"]
+    assert found["algorithms"] == ["none", "topk-0.15", "adatopk", "adalag-w1"]
     assert found["needs"] == []
 
 

@@ -119,7 +119,7 @@ def test_queries_and_rules_use_known_names_alone(files: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fabric", "words"), [("sim", "virtual time"), ("docker", "--fabric netns")]
+    ("fabric", "words"), [("sim", "virtual time"), ("elsewhere", "--fabric netns or docker")]
 )
 def test_other_fabrics_cannot_be_observed(fabric: str, words: str) -> None:
     with pytest.raises(InputError) as error:
@@ -150,7 +150,8 @@ def test_prometheus_has_no_rights_and_bounded_storage() -> None:
         "--storage.tsdb.retention.size=192MB", "--storage.tsdb.path=/tmp/narrows-1/data",
     ):  # fmt: skip
         assert part in text, part
-    alone = " ".join(observe.command("/p", Path("/tmp/n"), None, unprivileged=True))
+    alone = " ".join(observe.command("/p", Path("/tmp/n"), None, 9191, unprivileged=True))
+    assert "--web.listen-address=127.0.0.1:9191" in alone
     assert "nsenter" not in alone and "reuid" not in alone and "--bounding-set=-all" in alone
 
 

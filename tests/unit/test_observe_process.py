@@ -35,12 +35,11 @@ from testbed.journal import Journal
 from testbed.runner import dashboard, observe
 
 port, folder = int(sys.argv[1]), Path(sys.argv[2])
-observe.PORT = port
 cleanup.register()
 about = dashboard.ObservedRun({}, "127.0.0.1:9", f"http://127.0.0.1:{port}", "r1", "server")
 dashboard.write(folder, about)
 journal = Journal.open(f"{port}-observe")
-process = observe._start(journal, folder, None)
+process = observe._start(journal, folder, None, port)
 observe._await_ready(process, lambda: observe._connect(None, "127.0.0.1", port), folder)
 print(process.pid, flush=True)
 sys.stdin.readline()
