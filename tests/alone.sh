@@ -9,6 +9,7 @@ mount -t sysfs sysfs "$own"
 mount --rbind "$own" /sys
 umount -l "$own"
 rmdir "$own"
+for path in $(awk "\$2 ~ \"^/run/\" { print \$2 }" /proc/mounts | tac); do umount --lazy "$path" || :; done
 mount -t tmpfs tmpfs /run
 mkdir -m 1777 /run/lock
 ip link set lo up
