@@ -73,7 +73,11 @@ def _table(results: list[Result]) -> None:
             print(f"{'':28}→ {shown['fix']}")
 
 
-CLEANERS = ("testbed.fabric.cleanup", "testbed.fabric.docker.engine")
+CLEANERS = (
+    "testbed.fabric.cleanup",
+    "testbed.fabric.docker.engine",
+    "testbed.fabric.swarm.engine",
+)
 """Modules whose ``register`` makes known how a journal's entries are removed."""
 
 All = Annotated[

@@ -143,7 +143,8 @@ def fingerprint(
 ) -> str:
     """SHA-256 in hexadecimal of everything that a run depends on."""
     content = {
-        "scenario": scenario.model_dump(mode="json", by_alias=True),
+        # where a swarm's nodes are is no part of the experiment
+        "scenario": scenario.model_dump(mode="json", by_alias=True, exclude={"swarm"}),
         "traces": {
             file: [trace.times_s, trace.rates_bits, trace.duration_s]
             for file, trace in traces.items()

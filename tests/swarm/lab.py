@@ -1,0 +1,307 @@
+"""Docker engines on one machine, each a host of its own to whoever looks: its network, mounts, processes, name, clock. A swarm of them.
+
+    with Lab(3) as lab: lab.run(1, "docker", "node", "ls")
+
+The engine that the machine has is asked for the node image, once, and for nothing else. All that is made is below one folder, in
+namespaces and control groups that bear the lab's name, and removed in any case: the hosts end with the process that made them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from testbed.host import images
+
+ROOT = Path(__file__).parents[2]
+CACHE = ROOT / "build" / "swarm"
+UNDERLAY = "10.99.0"
+CLOCKS = (0, 1000, 77)
+"""Seconds by which the monotonic clocks of hosts are ahead of the machine's."""
+BOOT_S, END_S = 30.0, 20.0
+MOST_S = 600
+"""A lab whose owner hangs ends after so many seconds."""
+HOST = r"""
+set -e
+hostname {name}
+mount --make-rshared /
+mkdir -p {folder}/data
+mount -t tmpfs -o mode=755 tmpfs /run
+mkdir -p /run/docker /run/lock
+mount --make-shared /run
+mount --bind {folder}/data /var/lib/docker
+mount --bind {folder}/resolv.conf /etc/resolv.conf
+exec docker-init -s -- dockerd -H unix:///var/run/docker.sock --cgroup-parent /{group} \
+    >{folder}/dockerd.log 2>&1
+"""
+
+
+def sh(*command: str, check: bool = True, **options: object) -> str:
+    """Its output. Raises CalledProcessError with what it said."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload]
+    if check and done.returncode:
+        raise subprocess.CalledProcessError(
+            done.returncode, command, done.stdout, f"{done.stdout}{done.stderr}"
+        )
+    return str(done.stdout)
+
+
+class Host:
+    """One engine with its namespaces."""
+
+    def __init__(self, lab: str, number: int, folder: Path) -> None:
+        self.number, self.name = number, f"h{number}"
+        self.address = f"{UNDERLAY}.{number}"
+        self.netns, self.group = f"{lab}-{self.name}", f"{lab}-{self.name}"
+        self.folder = folder / self.name
+        self.process: subprocess.Popen[bytes] | None = None
+        self.pid = 0
+        """Of its first process."""
+
+    def start(self, clock_s: int = 0) -> None:
+        self.folder.mkdir(exist_ok=True)
+        (self.folder / "resolv.conf").write_text("nameserver 127.0.0.1\n")
+        script = HOST.format(name=self.name, folder=self.folder, group=self.group)
+        clock = ["-T", "--monotonic", str(clock_s)] if clock_s else []
+        self.process = subprocess.Popen(
+            ["timeout", "-s", "KILL", str(MOST_S), "nsenter", f"--net=/run/netns/{self.netns}",
+             "unshare", "-m", "-u", "-p", *clock, "-f", "--mount-proc", "--kill-child=KILL", "bash", "-c", script],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=(self.folder / "boot.log").open("w"), start_new_session=True,
+        )  # fmt: skip
+        give_up = time.monotonic() + BOOT_S
+        while not self._answers():
+            if time.monotonic() > give_up or self.process.poll() is not None:
+                raise RuntimeError(
+                    f"{self.name} did not start: {(self.folder / 'boot.log').read_text()}"
+                )
+            time.sleep(0.05)
+
+    def _answers(self) -> bool:
+        self.pid = self.pid or _grandchild(self.process.pid if self.process else 0)
+        return (
+            bool(self.pid)
+            and self.run("docker", "info", "-f", "{{.ID}}", check=False).strip() != ""
+        )
+
+    def command(self, *command: str) -> list[str]:
+        """What carries a command out on this host."""
+        return ["nsenter", "-t", str(self.pid), "-m", "-u", "-n", "-p", "-T", *command]
+
+    def run(self, *command: str, check: bool = True, **options: object) -> str:
+        return sh(*self.command(*command), check=check, **options)
+
+    def kill(self) -> None:
+        """As if its power were cut: nothing of it says goodbye."""
+        sh(
+            "ip",
+            "-n",
+            f"{self.netns.rsplit('-', 1)[0]}-ul",
+            "link",
+            "set",
+            f"p{self.number}",
+            "down",
+            check=False,
+        )
+        self.end()
+
+    def end(self) -> None:
+        if self.pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+        if self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGTERM)
+            self.process.wait(END_S)
+        self.pid, self.process = 0, None
+
+
+def _grandchild(pid: int) -> int:
+    """The first process of the namespace: the child of ``unshare``, which ``timeout`` has started."""
+    for _ in range(2):
+        children = Path(f"/proc/{pid}/task/{pid}/children")
+        found = children.read_text().split() if children.exists() else []
+        if not found:
+            return 0
+        pid = int(found[0])
+    return pid
+
+
+class Lab:
+    """A swarm of ``count`` hosts; the first is its manager."""
+
+    def __init__(self, count: int = 3, *, heartbeat: str = "5s") -> None:
+        self.name, self.heartbeat = f"nwl{os.getpid()}", heartbeat
+        self.folder = Path(
+            tempfile.mkdtemp(
+                prefix=f"{self.name}-", dir=CACHE.parent if CACHE.parent.exists() else None
+            )
+        )
+        self.hosts = [Host(self.name, number, self.folder) for number in range(1, count + 1)]
+
+    @property
+    def manager(self) -> Host:
+        return self.hosts[0]
+
+    def __enter__(self) -> Lab:
+        try:
+            template = made_template()
+            self._wire()
+            for host, clock_s in zip(self.hosts, CLOCKS, strict=False):
+                copy_data(template, host.folder / "data")
+                host.start(clock_s)
+            self._join()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _wire(self) -> None:
+        underlay = f"{self.name}-ul"
+        sh("ip", "netns", "add", underlay)
+        sh("ip", "-n", underlay, "link", "add", "br0", "type", "bridge")
+        sh("ip", "-n", underlay, "link", "set", "br0", "up")
+        for host in self.hosts:
+            port = f"p{host.number}"
+            sh("ip", "netns", "add", host.netns)
+            sh(
+                "ip",
+                "-n",
+                underlay,
+                "link",
+                "add",
+                port,
+                "type",
+                "veth",
+                "peer",
+                "name",
+                "eth0",
+                "netns",
+                host.netns,
+            )
+            sh("ip", "-n", underlay, "link", "set", port, "master", "br0", "up")
+            sh("ip", "-n", host.netns, "addr", "add", f"{host.address}/24", "dev", "eth0")
+            for device in ("eth0", "lo"):
+                sh("ip", "-n", host.netns, "link", "set", device, "up")
+
+    def _join(self) -> None:
+        first = self.manager
+        first.run("docker", "swarm", "init", "--advertise-addr", first.address, "--listen-addr", f"{first.address}:2377",
+                  "--dispatcher-heartbeat", self.heartbeat)  # fmt: skip
+        token = first.run("docker", "swarm", "join-token", "-q", "worker").strip()
+        for host in self.hosts[1:]:
+            host.run(
+                "docker",
+                "swarm",
+                "join",
+                "--token",
+                token,
+                "--advertise-addr",
+                host.address,
+                f"{first.address}:2377",
+            )
+
+    def close(self) -> None:
+        """Remove everything, whatever there is of it."""
+        for host in self.hosts:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                host.end()
+        for name in [host.netns for host in self.hosts] + [f"{self.name}-ul"]:
+            if Path("/run/netns", name).exists():
+                sh("ip", "netns", "del", name, check=False)
+        for host in self.hosts:
+            remove_groups(host.group)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def left(self) -> list[str]:
+        """What runs have left on any host that answers: containers, networks, secrets, configs, services, namespaces."""
+        listed = []
+        for host in self.hosts:
+            if not host.pid:
+                continue
+            asked = [["docker", "ps", "-aq"], ["docker", "network", "ls", "-qf", "name=narrows"]]
+            if host is self.manager:
+                asked += [["docker", kind, "ls", "-q"] for kind in ("service", "secret", "config")]
+            for command in asked:
+                listed += [
+                    f"{host.name} {command[1]} {line}" for line in host.run(*command).split()
+                ]
+            names = host.run("sh", "-c", "ls /run/docker/netns /run/netns 2>/dev/null || true")
+            kept = ("default", "ingress_sbox", "1-", "lb_", "/run")
+            overlays = [line for line in names.split() if not line.startswith(kept)]
+            listed += [f"{host.name} namespace {name}" for name in overlays]
+        return listed
+
+
+def remove_groups(group: str) -> None:
+    """Control groups of containers that are gone."""
+    give_up = time.monotonic() + 5
+    while (tops := [*Path("/sys/fs/cgroup").glob(f"*/{group}")]) and time.monotonic() < give_up:
+        for top in tops:
+            for folder, _, _ in os.walk(top, topdown=False):
+                with contextlib.suppress(OSError):
+                    Path(folder).rmdir()
+
+
+def copy_data(template: Path, data: Path) -> None:
+    """An engine's folder like the template's: layers are shared, what engines write to is not."""
+    data.mkdir(parents=True)
+    for entry in template.iterdir():
+        how = "-al" if entry.name == "overlay2" else "-a"
+        sh("cp", how, str(entry), str(data / entry.name))
+
+
+def made_template() -> Path:
+    """The folder of an engine that has loaded the node image; made once for each state of the package."""
+    tag = images.tags().node
+    template = CACHE / tag.rpartition(":")[2]
+    if not (template / "complete").exists():
+        for old in CACHE.glob("*"):
+            shutil.rmtree(old)
+        _load(tag, template)
+        (template / "complete").touch()
+    return template / "data"
+
+
+def _load(tag: str, folder: Path) -> None:
+    """With an engine of its own, in a network of its own."""
+    folder.mkdir(parents=True)
+    name = f"nwl{os.getpid()}t"
+    host = Host(name, 1, folder)
+    sh("ip", "netns", "add", host.netns)
+    try:
+        host.start()
+        save = subprocess.Popen(["docker", "save", tag], stdout=subprocess.PIPE)
+        sh(*host.command("docker", "load", "-q"), stdin=save.stdout)
+        if save.wait():
+            raise RuntimeError(f"the image {tag} is not on this machine: run `make setup`")
+        os.kill(_child(host.pid), signal.SIGTERM)  # in peace: its files are copied
+        if host.process is not None:
+            host.process.wait(END_S)
+    finally:
+        host.end()
+        sh("ip", "netns", "del", host.netns)
+        remove_groups(host.group)
+    (host.folder / "data").rename(folder / "data")
+
+
+def _child(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+
+
+if __name__ == "__main__":
+    with Lab(int(sys.argv[1]) if len(sys.argv) > 1 else 3) as made:
+        for each in made.hosts:
+            print(f"{each.name} {each.address}: {' '.join(each.command('bash'))}", flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.pause()
