@@ -223,6 +223,13 @@ class Lab:
             remove_groups(host.group)
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    def await_nothing_left(self) -> list[str]:
+        """``left``, once what is ending has ended, or after a while."""
+        give_up = time.monotonic() + END_S
+        while (listed := self.left()) and time.monotonic() < give_up:
+            time.sleep(0.2)
+        return listed
+
     def left(self) -> list[str]:
         """What runs have left on any host that answers: containers, networks, secrets, configs, services, namespaces."""
         listed = []
@@ -285,7 +292,7 @@ def _load(tag: str, folder: Path) -> None:
         sh(*host.command("docker", "load", "-q"), stdin=save.stdout)
         if save.wait():
             raise RuntimeError(f"the image {tag} is not on this machine: run `make setup`")
-        os.kill(_child(host.pid), signal.SIGTERM)  # in peace: its files are copied
+        os.kill(child(host.pid), signal.SIGTERM)  # in peace: its files are copied
         if host.process is not None:
             host.process.wait(END_S)
     finally:
@@ -295,7 +302,8 @@ def _load(tag: str, folder: Path) -> None:
     (host.folder / "data").rename(folder / "data")
 
 
-def _child(pid: int) -> int:
+def child(pid: int) -> int:
+    """The only child of a process."""
     return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
 
 

@@ -266,19 +266,29 @@ class HostAgents(AgentClient):
     def locate_tasks(
         self, network: str, addresses: Mapping[str, str]
     ) -> dict[str, tuple[Interface, Interface]]:
-        """Find every node's cable on its host, and have all know each other's addresses."""
+        """Find every task's cable on its host, and have all know each other's addresses.
+
+        ``addresses``: by node; what is no node is the controller's, which sends in a replay.
+        """
 
         def ask(agent: HostAgent) -> dict[str, Place]:
-            own = {n: a for n, a in addresses.items() if self._nodes.get(n) == agent.host.id}
-            said = agent.ask("locate_tasks", network=network, addresses=own) if own else {}
-            return read(dict[str, Place], said)
+            own = {n: a for n, a in addresses.items() if self._host_of(n) == agent.host.id}
+            said = read(dict[str, Place], agent.ask("locate_tasks", network=network, addresses=own))
+            agent.ask(
+                "senders", devices=[nic for n, (_, nic, _) in said.items() if n not in self._nodes]
+            )
+            return said
 
         places = {node: place for own in self._each(ask) for node, place in own.items()}
         known = [(addresses[node], mac) for node, (mac, _, _) in places.items()]
         for node, (_, nic, _) in places.items():
             others = [pair for pair in known if pair[0] != addresses[node]]
-            self._agents[self._nodes[node]].ask("neighbours", device=nic, neighbours=others)
+            self._agents[self._host_of(node)].ask("neighbours", device=nic, neighbours=others)
         return {node: (nic, port) for node, (_, nic, port) in places.items()}
+
+    def _host_of(self, node: str) -> str:
+        manager = next((a.host.id for a in self._agents.values() if a.host.manager), "")
+        return self._nodes.get(node, manager)
 
     def measure(self, listener: AgentListener) -> list[Underlay]:
         """Measure the network between the manager's host and each other one, in turn."""

@@ -5,16 +5,17 @@ What a run made bears its label. The journal has one entry for all of it.
 
 from __future__ import annotations
 
+import json
 import socket
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Network
 from typing import Any
 
 from testbed.errors import ExperimentError, MachineError
-from testbed.fabric.docker.compose_file import NODE_LABEL, RUN_LABEL, Document, to_yaml
+from testbed.fabric.docker.compose_file import RUN_LABEL, Document, to_yaml
 from testbed.fabric.docker.engine import connect, subnets_in_use
 from testbed.fabric.swarm.stack_file import (
     AGENT,
@@ -33,13 +34,14 @@ KIND = "swarm"
 """The kind of journal entries that stand for everything of a run in a swarm."""
 CONTROLLER_LABEL = "narrows.controller"
 """On a run's secret: the host from which it was made."""
-START_S, END_S = 90.0, 60.0
+START_S, END_S = 90.0, 20.0
 """How long tasks may take to start, and to be gone from every host that answers."""
 _POLL_S = 0.1
 _DEPLOY_S = 60.0
 _LOG_LINES = 20_000
-_UNDER_WAY = ("new", "allocated", "pending", "assigned", "accepted", "preparing", "ready")
-_UNDER_WAY_TOO = (*_UNDER_WAY, "starting")
+_UNDER_WAY = frozenset(
+    {"new", "allocated", "pending", "assigned", "accepted", "preparing", "ready", "starting"}
+)
 _NVIDIA = "NVIDIA-GPU"
 
 
@@ -168,11 +170,13 @@ class Swarm:
     def remove(self) -> list[str]:
         """Remove everything of the run from every host; returns what it was. Hosts that are down
         lose theirs when they are back."""
+        own = {each["ID"] for each in self.client.api.services(filters=self._mine)}
         names = self._remove(self.client.services, self._mine)
         give_up = time.monotonic() + END_S
-        while time.monotonic() < give_up and (left := self._left()):
+        while time.monotonic() < give_up and self._left(own):
             time.sleep(_POLL_S)
         names += self._remove(self.client.secrets, self._mine)
+        give_up = time.monotonic() + END_S
         while (left := self._remove_networks(names)) and time.monotonic() < give_up:
             time.sleep(_POLL_S)
         if left:
@@ -187,12 +191,20 @@ class Swarm:
     def _mine(self) -> dict[str, Any]:
         return {"label": f"{RUN_LABEL}={self.run}"}
 
-    def _left(self) -> bool:
-        """Return whether a task of the run is still on a host that is up.
+    def _left(self, services: Collection[str]) -> bool:
+        """Return whether a task of these is still on a host that is up.
 
         Containers of this host are looked at themselves: the manager forgets tasks first.
         """
-        return bool(self.client.api.containers(all=True, filters=self._mine))
+        if self.client.api.containers(all=True, filters=self._mine):
+            return True
+        down = self.down()
+        return any(
+            task["ServiceID"] in services
+            and task["Status"]["State"] in (*_UNDER_WAY, "running")
+            and task.get("NodeID") not in down
+            for task in self.client.api.tasks()
+        )
 
     def _remove(self, collection: Any, filters: Mapping[str, Any]) -> list[str]:
         from docker.errors import NotFound
@@ -273,7 +285,7 @@ def _runs(task: Task) -> bool:
     """Raises ExperimentError for a task that will not run any more."""
     if task.state == "running":
         return True
-    if task.state in _UNDER_WAY_TOO:
+    if task.state in _UNDER_WAY:
         return False
     hint = f"; load the image there: {_LOADING}" if "No such image" in task.error else ""
     raise ExperimentError(
@@ -323,8 +335,6 @@ def image_reference(registry: str | None) -> str:
 
 
 def _listed(digests: str) -> list[str]:
-    import json
-
     return [str(one) for one in json.loads(digests)]
 
 
@@ -353,6 +363,3 @@ def clean_unlisted() -> dict[str, list[str]]:
 def register() -> None:
     """Make this known to whoever sweeps journals. Safe to call twice."""
     cleaners[KIND] = clean
-
-
-__all__ = ["NODE_LABEL", "Swarm", "Task", "clean", "clean_unlisted", "image_reference", "register"]

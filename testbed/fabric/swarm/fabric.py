@@ -21,7 +21,7 @@ from testbed.fabric.cleanup import sweep
 from testbed.fabric.docker.compose_file import Document, load_templates, to_yaml
 from testbed.fabric.swarm import engine
 from testbed.fabric.swarm.agents import AgentListener, HostAgents
-from testbed.fabric.swarm.engine import Swarm, Task, image_reference
+from testbed.fabric.swarm.engine import Swarm, image_reference
 from testbed.fabric.swarm.stack_file import (
     AGENT,
     CONTROLLER,
@@ -31,6 +31,7 @@ from testbed.fabric.swarm.stack_file import (
     render,
     without_nodes,
 )
+from testbed.host import images
 from testbed.host.checks import free_subnets, routed
 from testbed.host.paths import shipped
 from testbed.journal import KEPT, Journal
@@ -58,13 +59,14 @@ class SwarmFabric:
             )
         if shutil.which("docker") is None:
             raise MachineError("the program `docker` is missing", fix="Run `testbed setup`")
+        images.require()
         self.swarm = Swarm(context.id)
         self.racks: dict[str, Cable] = {}
         self.specs: dict[str, NodeSpec] = {}
         self.journal: Journal | None = None
         self.folder: PinnedFolder | None = None
         self.plan: StackPlan | None = None
-        self._controller: Task | None = None
+        self._switch = ""
         self._listener: AgentListener | None = None
 
     def create(self, specs: list[NodeSpec], racks: Sequence[RackSpec] = ()) -> Networks:
@@ -98,6 +100,7 @@ class SwarmFabric:
             here, netns, self.context.token, {host.id: host for host in hosts.values()}
         )
         self.plan = replace(self.plan, control=here)
+        self._switch = task.addresses["data"]
         return Networks(here, task.addresses["data"], netns, control_netns=netns)
 
     def start(self) -> dict[str, NodePlacement]:
@@ -112,9 +115,10 @@ class SwarmFabric:
         measured = self.agent.measure(self._listener)
         self.agent.shares = check_underlay(measured, self.plan.hosts, self.context.swarm.rates)
         addresses = {name: running[name][0].addresses for name in self.specs}
-        cables = self.agent.locate_tasks(
-            self.swarm.network_id("data"), {name: own["data"] for name, own in addresses.items()}
-        )
+        data = {name: own["data"] for name, own in addresses.items()}
+        if any(host.manager for host in self.plan.hosts.values()):
+            data[CONTROLLER] = self._switch
+        cables = self.agent.locate_tasks(self.swarm.network_id("data"), data)
         return {
             name: NodePlacement(
                 spec, addresses[name]["data"], addresses[name]["control"], *cables[name]

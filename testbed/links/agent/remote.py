@@ -56,6 +56,11 @@ class RemoteAgentServer(AgentServer):
                     places[node] = _cable(netns, index, overlay)
         return places
 
+    def do_senders(self, request: Object) -> None:
+        """Have devices that are at no link's end send as nodes do, from the next ``prepare`` on."""
+        devices_ = read(list[Interface], request["devices"])
+        self._shaper.others = {(device.netns, device.index) for device in devices_}
+
     def do_neighbours(self, request: Object) -> None:
         """Have a device know its neighbours for good: ``[[address, link-layer address]]``."""
         device = read(Interface, request["device"])
