@@ -224,11 +224,12 @@ class TrainingTrial(RealTrial):
         return write_verdict(self.plan, self.outcome)
 
     def collect(self) -> None:
-        """Copy logs and the Compose file, which belong to all trials of a session."""
+        """Copy logs and the Compose or stack file, which belong to all trials of a session."""
         super().collect()
         if self._shared is not None:
             run = self.directory.folder()
-            self._shared.copy("compose.yaml", run)
+            for name in ("compose.yaml", "stack.yaml"):
+                self._shared.copy(name, run)
             logs, copies = self._shared.folder("log"), run.folder("log")
             for name in logs.names():
                 logs.copy(name, copies)

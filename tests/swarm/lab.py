@@ -3,19 +3,22 @@
     with Lab(3) as lab: lab.run(1, "docker", "node", "ls")
 
 The engine that the machine has is asked for the node image, once, and for nothing else. All that is made is below one folder, in
-namespaces and control groups that bear the lab's name, and removed in any case: the hosts end with the process that made them.
+namespaces and control groups that bear the lab's name, and removed in any case: the engines end with the process that made them, and the next lab
+removes what one that was killed has left.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from itertools import chain
 from pathlib import Path
 
 from testbed.host import images
@@ -38,7 +41,7 @@ mkdir -p /run/docker /run/lock
 mount --make-shared /run
 mount --bind {folder}/data /var/lib/docker
 mount --bind {folder}/resolv.conf /etc/resolv.conf
-exec docker-init -s -- dockerd -H unix:///var/run/docker.sock --cgroup-parent /{group} \
+exec docker-init -s -- timeout -s KILL {most_s} dockerd -H unix:///var/run/docker.sock --cgroup-parent /{group} \
     >{folder}/dockerd.log 2>&1
 """
 
@@ -68,14 +71,15 @@ class Host:
     def start(self, clock_s: int = 0) -> None:
         self.folder.mkdir(exist_ok=True)
         (self.folder / "resolv.conf").write_text("nameserver 127.0.0.1\n")
-        script = HOST.format(name=self.name, folder=self.folder, group=self.group)
+        script = HOST.format(name=self.name, folder=self.folder, group=self.group, most_s=MOST_S)
         clock = ["-T", "--monotonic", str(clock_s)] if clock_s else []
-        self.process = subprocess.Popen(
-            ["timeout", "-s", "KILL", str(MOST_S), "nsenter", f"--net=/run/netns/{self.netns}",
-             "unshare", "-m", "-u", "-p", *clock, "-f", "--mount-proc", "--kill-child=KILL", "bash", "-c", script],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            stderr=(self.folder / "boot.log").open("w"), start_new_session=True,
-        )  # fmt: skip
+        command = ["setpriv", "--pdeathsig", "KILL", "nsenter", f"--net=/run/netns/{self.netns}"]
+        command += ["unshare", "-m", "-u", "-p", *clock, "-f", "--mount-proc", "--kill-child=KILL"]
+        with (self.folder / "boot.log").open("w") as log:
+            self.process = subprocess.Popen(
+                [*command, "bash", "-c", script],
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True,
+            )  # fmt: skip
         give_up = time.monotonic() + BOOT_S
         while not self._answers():
             if time.monotonic() > give_up or self.process.poll() is not None:
@@ -85,7 +89,8 @@ class Host:
             time.sleep(0.05)
 
     def _answers(self) -> bool:
-        self.pid = self.pid or _grandchild(self.process.pid if self.process else 0)
+        if not self.pid and self.process is not None:
+            self.pid = next(iter(_children(self.process.pid)), 0)
         return (
             bool(self.pid)
             and self.run("docker", "info", "-f", "{{.ID}}", check=False).strip() != ""
@@ -123,15 +128,9 @@ class Host:
         self.pid, self.process = 0, None
 
 
-def _grandchild(pid: int) -> int:
-    """The first process of the namespace: the child of ``unshare``, which ``timeout`` has started."""
-    for _ in range(2):
-        children = Path(f"/proc/{pid}/task/{pid}/children")
-        found = children.read_text().split() if children.exists() else []
-        if not found:
-            return 0
-        pid = int(found[0])
-    return pid
+def _children(pid: int) -> list[int]:
+    path = Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(number) for number in path.read_text().split()] if path.exists() else []
 
 
 class Lab:
@@ -139,11 +138,8 @@ class Lab:
 
     def __init__(self, count: int = 3, *, heartbeat: str = "5s") -> None:
         self.name, self.heartbeat = f"nwl{os.getpid()}", heartbeat
-        self.folder = Path(
-            tempfile.mkdtemp(
-                prefix=f"{self.name}-", dir=CACHE.parent if CACHE.parent.exists() else None
-            )
-        )
+        CACHE.parent.mkdir(exist_ok=True)
+        self.folder = Path(tempfile.mkdtemp(prefix=f"{self.name}-", dir=CACHE.parent))
         self.hosts = [Host(self.name, number, self.folder) for number in range(1, count + 1)]
 
     @property
@@ -151,6 +147,7 @@ class Lab:
         return self.hosts[0]
 
     def __enter__(self) -> Lab:
+        remove_abandoned()
         try:
             template = made_template()
             self._wire()
@@ -243,11 +240,23 @@ class Lab:
                 listed += [
                     f"{host.name} {command[1]} {line}" for line in host.run(*command).split()
                 ]
-            names = host.run("sh", "-c", "ls /run/docker/netns /run/netns 2>/dev/null || true")
-            kept = ("default", "ingress_sbox", "1-", "lb_", "/run")
-            overlays = [line for line in names.split() if not line.startswith(kept)]
-            listed += [f"{host.name} namespace {name}" for name in overlays]
+            listed += [f"{host.name} namespace {name}" for name in _namespaces(host)]
         return listed
+
+
+def _namespaces(host: Host) -> list[str]:
+    """Those that are still there (their files stay for a while), but for the swarm's own of published ports, which nobody has."""
+    mounts = Path(f"/proc/{host.pid}/mountinfo").read_text().splitlines()
+    paths = [Path(line.split()[4]) for line in mounts if " - nsfs " in line]
+    names = [path.name for path in paths if path.parent == Path("/run/docker/netns")]
+    ingress = host.run("docker", "network", "ls", "--no-trunc", "-qf", "name=ingress").split()
+    own = {
+        "default",
+        "ingress_sbox",
+        *(f"1-{each[:10]}" for each in ingress),
+        *(f"lb_{each[:9]}" for each in ingress),
+    }
+    return sorted(set(names) - own)
 
 
 def remove_groups(group: str) -> None:
@@ -292,7 +301,7 @@ def _load(tag: str, folder: Path) -> None:
         sh(*host.command("docker", "load", "-q"), stdin=save.stdout)
         if save.wait():
             raise RuntimeError(f"the image {tag} is not on this machine: run `make setup`")
-        os.kill(child(host.pid), signal.SIGTERM)  # in peace: its files are copied
+        os.kill(child(child(host.pid)), signal.SIGTERM)  # in peace: its files are copied
         if host.process is not None:
             host.process.wait(END_S)
     finally:
@@ -304,7 +313,27 @@ def _load(tag: str, folder: Path) -> None:
 
 def child(pid: int) -> int:
     """The only child of a process."""
-    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+    (only,) = _children(pid)
+    return only
+
+
+def remove_abandoned() -> None:
+    """What labs have left whose own process was killed: engines end with it, namespaces and folders stay."""
+    folders = (
+        Path("/run/netns").glob("nwl*"),
+        CACHE.parent.glob("nwl*"),
+        Path("/sys/fs/cgroup").glob("*/nwl*"),
+    )
+    for path in chain(*folders):
+        number = re.match(r"nwl(\d+)", path.name)
+        if number is None or Path("/proc", number[1]).exists():
+            continue
+        if path.parent.name == "netns":
+            sh("ip", "netns", "del", path.name, check=False)
+        elif path.parent == CACHE.parent:
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            remove_groups(path.name)
 
 
 if __name__ == "__main__":

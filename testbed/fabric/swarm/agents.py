@@ -214,7 +214,7 @@ class HostAgents(AgentClient):
             threading.Thread(target=self._follow_clock, args=(agent,), daemon=True).start()
 
     @property
-    def on_sample(self) -> Callable[[list[dict[str, Any]]], None] | None:  # type: ignore[override]
+    def on_sample(self) -> Callable[[list[dict[str, Any]]], None] | None:
         """Who gets link records, of all hosts."""
         return self._on_records
 
@@ -321,7 +321,7 @@ class HostAgents(AgentClient):
         links = {
             (link["link"], link["direction"]): link for part in parts for link in part["links"]
         }
-        return {**parts[0], "links": [links[tuple(end)] for end in shapes]}
+        return {**parts[0], "links": [links[end.link, end.direction] for end in shapes]}
 
     def start(self, t0_ns: int, changes: Iterator[LinkChange]) -> None:
         """Replay ``changes`` on all hosts from the same instant on."""

@@ -155,7 +155,7 @@ class SwarmFabric:
 
     def dead(self) -> dict[str, str]:
         """Nodes whose task has ended, or whose host no longer answers, each with how."""
-        dead = {}
+        dead: dict[str, str] = {}
         if hasattr(self, "agent"):
             for host, nodes in self.agent.silent().items():
                 also = f", with {', '.join(nodes)}" if len(nodes) > 1 else ""
