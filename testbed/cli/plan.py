@@ -139,7 +139,7 @@ def describe(loaded: Loaded, fabric: str, seconds: float, *, trains: bool = True
         else None,
         "dense_step": dense_step(loaded, timeline) if trains else None,
         "compose": compose(loaded) if trains and fabric == "docker" else None,
-        "stack": stack(loaded) if trains and fabric == "swarm" else None,
+        **({"stack": stack(loaded)} if trains and fabric == "swarm" else {}),
     }
 
 
@@ -312,7 +312,7 @@ def _show(described: dict[str, Any]) -> None:
     if described["compose"]:
         console.print("\n# compose.yaml (a run has its own id and subnets)")
         console.print(described["compose"], markup=False)
-    if described["stack"]:
+    if "stack" in described:
         console.print("\n# stack.yaml (a run has its own id, subnets and addresses)")
         console.print(described["stack"], markup=False)
 

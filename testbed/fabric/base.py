@@ -85,7 +85,7 @@ class ExecEnvironment:
 
 @dataclass(frozen=True, slots=True)
 class SwarmOptions:
-    """What the fabric ``swarm`` needs to know. ``registry``: of the image; ``placement``: labels of
+    """Needs of the fabric ``swarm``. ``registry``: of the image; ``placement``: labels of
     hosts, by group of nodes; ``rates``: the highest of each link direction, bit/s."""
 
     registry: str | None = None
@@ -112,7 +112,7 @@ class RunContext:
     """True if nodes other than hosts train; those that do not need no PyTorch."""
 
     swarm: SwarmOptions = field(default_factory=SwarmOptions)
-    """What the fabric ``swarm`` needs besides."""
+    """Needs of the fabric ``swarm``."""
 
     folder: PinnedFolder | None = None
     """The run's directory, kept open as it was made; None: whatever is at its path."""

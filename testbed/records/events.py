@@ -5,9 +5,8 @@ Schema version 1; times in seconds after t0, wall clock.
 ``events/<role>-<rank>.jsonl`` holds ``step``, ``fit``, ``coded``, ``redundancy``, ``bucket``,
 ``pass``, ``served``, ``round``, ``rest``, ``labels``, ``gradient``, ``dropped``, ``lost``,
 ``evaluation`` and ``epoch`` events, each with ``v``, ``kind`` and ``node``; ``links.jsonl`` holds
-``change``, ``sample``, ``mismatch``, ``host``, ``host_clock`` and ``disturbed`` lines
-(``LinkChanged``, ``LinkSample``, ``LinkMismatch``, ``HostSample``, ``HostClock``,
-``UnreliableInterval``).
+``change``, ``sample``, ``mismatch``, ``host`` and ``disturbed`` lines (``LinkChanged``,
+``LinkSample``, ``LinkMismatch``, ``HostSample``, ``UnreliableInterval``).
 
 Where gradients travel in buckets, each bucket has a record on each side, and each step one of its
 passes. Other records are of runs whose workers are not in lockstep, and of workers that are not
@@ -246,20 +245,6 @@ class HostSample(Event):
     """Share of time in which something waited for a processor; None: the kernel does not say."""
     backlog_drops: int = 0
     """Packets that the host itself dropped because a processor's receive backlog was full."""
-
-
-@dataclass(frozen=True, slots=True)
-class HostClock(Event):
-    """The monotonic clock of a swarm's host against the session's, about once a second."""
-
-    kind = "host_clock"
-    host: str
-    at_s: float
-    ahead_ns: int
-    moved_ns: int
-    """By how much it has moved since the links were prepared, when t0 was translated."""
-    error_ns: int
-    """Half of the round trip: what the two numbers before may be wrong by."""
 
 
 @dataclass(frozen=True, slots=True)

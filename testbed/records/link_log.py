@@ -112,7 +112,7 @@ class LinkLog:
         self.mismatches: list[Mapping[str, Any]] = []
         """``mismatch`` records."""
         self.clocks: dict[str, list[int]] = {}
-        """Of a swarm's hosts: by how much each has moved at most, and the error of that; ns."""
+        """Largest movement of the clock of each of a swarm's hosts, and its error; ns."""
         self.nodes: list[Mapping[str, Any]] = []
         """``node`` records."""
         moments = HostMoments()

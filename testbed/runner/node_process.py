@@ -65,7 +65,7 @@ class Assignment:
     inbox: queue.SimpleQueue[dict[str, Any]]
     exporter: Exporter
     ahead_ns: int = 0
-    """By how much this host's monotonic clock is ahead of the session's."""
+    """Nanoseconds by which this host is ahead of the session's (monotonic)."""
     flows: dict[str, Any] = field(default_factory=dict)
     """Flows from which ``NodeTraffic`` is made."""
     clock: HostClock = field(default_factory=HostClock)

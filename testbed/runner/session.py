@@ -234,7 +234,7 @@ class Session:
             self.control.send(node, kind, **fields)
 
     def ahead_ns(self, node: str) -> int:
-        """By how much the monotonic clock of a node's host is ahead of this one."""
+        """Nanoseconds by which a node's host is ahead of this one (monotonic)."""
         return self.fabric.agent.ahead_ns(node)
 
     def pause(self, node: str) -> None:

@@ -23,7 +23,7 @@ from testbed.errors import InputError
 from testbed.scenario import timeline
 from testbed.scenario.diagnostics import Problem, from_pydantic, report
 from testbed.scenario.link_model import TraceEvent
-from testbed.scenario.model import Scenario
+from testbed.scenario.model import Scenario, Swarm
 from testbed.scenario.profile import ProfileFile, profiled
 from testbed.scenario.recorded_paces import recorded_paces
 from testbed.scenario.timeline import Timeline
@@ -231,7 +231,9 @@ def dump(scenario: Scenario) -> str:
     yaml.default_flow_style = False
     yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
     stream = StringIO()
-    yaml.dump(scenario.model_dump(mode="json", by_alias=True, exclude_none=True), stream)
+    unused = {"swarm"} if scenario.swarm == Swarm() else set()
+    content = scenario.model_dump(mode="json", by_alias=True, exclude_none=True, exclude=unused)
+    yaml.dump(content, stream)
     return stream.getvalue()
 
 

@@ -402,7 +402,7 @@ class Sim(Model):
 
 
 class Swarm(Model):
-    """What the fabric `swarm` needs besides; other fabrics take no notice."""
+    """Needs of the fabric `swarm`; other fabrics take no notice."""
 
     registry: Annotated[str, Field(pattern=r"^[\w.:-]+(/[\w.-]+)*$", max_length=200)] | None = (
         Field(None, description="Where the image is pushed to; absent: every host has loaded it.")

@@ -121,7 +121,7 @@ class ConnectionConfig:
     unsent_bytes: int | None = None
     """Most bytes that may be handed over and not have left; None: whatever the kernel takes."""
     ahead_ns: int = 0
-    """By how much this host's monotonic clock is ahead of the session's, which frames tell."""
+    """Nanoseconds by which this host is ahead of the session's (monotonic), which frames tell."""
 
     def now_ns(self) -> int:
         """The session's monotonic clock."""

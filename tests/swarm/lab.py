@@ -284,6 +284,7 @@ def made_template() -> Path:
     if not (template / "complete").exists():
         for old in CACHE.glob("*"):
             shutil.rmtree(old)
+        images.require()
         _load(tag, template)
         (template / "complete").touch()
     return template / "data"

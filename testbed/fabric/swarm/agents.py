@@ -23,7 +23,7 @@ from testbed.fabric.swarm.stack_file import SwarmHost, Underlay
 from testbed.links.agent.client import AgentClient, LinkReport, ScheduleFeeder
 from testbed.links.agent.protocol import LinkSettings, read
 from testbed.links.network.namespaces import inside
-from testbed.records.events import HostClock
+from testbed.records.intervals import HostClock
 from testbed.scenario.link_state import LinkChange, LinkDirection, LinkState
 from testbed.topology import AGENT_PORT, Cable, Interface
 from testbed.transport.connection import TcpInfo
@@ -232,7 +232,7 @@ class HostAgents(AgentClient):
             agent.on_sample = None if take is None else in_turn
 
     def ahead_ns(self, node: str) -> int:
-        """By how much the monotonic clock of a node's host was ahead when links were prepared."""
+        """Nanoseconds by which a node's host was ahead when links were prepared (monotonic)."""
         return self._agents[self._nodes[node]].reading.ahead_ns
 
     def hosts(self) -> list[dict[str, Any]]:

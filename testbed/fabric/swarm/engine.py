@@ -60,7 +60,7 @@ class Task:
     """Its address, by network (``data``, ``control``)."""
 
 
-class Swarm:
+class SwarmManager:
     """One run in the swarm of this machine's engine. Raises MachineError where there is none, or
     this engine is no manager of it."""
 
@@ -300,7 +300,7 @@ _LOADING = "`docker save IMAGE | ssh HOST docker load` (docs/how-to/swarm.md)"
 def known_hosts(labels: Iterable[str]) -> list[SwarmHost]:
     """The hosts of this machine's swarm; where it manages none, such as a plan can name."""
     try:
-        swarm = Swarm("")
+        swarm = SwarmManager("")
     except MachineError:
         other = [("HOST", ""), *((f"HOST-WITH-{label}", label) for label in sorted(set(labels)))]
         return [SwarmHost(name, name, labels=_one_label(label)) for name, label in other]
@@ -316,7 +316,7 @@ def _one_label(label: str) -> dict[str, str]:
 
 
 def image_reference(registry: str | None) -> str:
-    """What tasks are made of: the node image by its digest in ``registry``, pushed there now; or
+    """Return what tasks are made of: the node image by its digest in ``registry``, pushed there now; or
     by its id, which every host has loaded. Raises MachineError."""
     tag = images.require()
     if registry is None:
@@ -340,7 +340,7 @@ def _listed(digests: str) -> list[str]:
 
 def clean(entry: dict[str, Any]) -> list[str]:
     """Remove what is left of the entry's run on every host; returns what that was."""
-    swarm = Swarm(str(entry["run"]))
+    swarm = SwarmManager(str(entry["run"]))
     try:
         return swarm.remove()
     finally:
@@ -349,7 +349,7 @@ def clean(entry: dict[str, Any]) -> list[str]:
 
 def clean_unlisted() -> dict[str, list[str]]:
     """Remove runs that were made from this host and have no journal any more; what, by run."""
-    swarm, listed = Swarm(""), {journal.run for journal in journals()}
+    swarm, listed = SwarmManager(""), {journal.run for journal in journals()}
     try:
         labels = [
             secret.attrs["Spec"].get("Labels") or {} for secret in swarm.client.secrets.list()

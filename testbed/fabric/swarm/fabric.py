@@ -21,7 +21,7 @@ from testbed.fabric.cleanup import sweep
 from testbed.fabric.docker.compose_file import Document, load_templates, to_yaml
 from testbed.fabric.swarm import engine
 from testbed.fabric.swarm.agents import AgentListener, HostAgents
-from testbed.fabric.swarm.engine import Swarm, image_reference
+from testbed.fabric.swarm.engine import SwarmManager, image_reference
 from testbed.fabric.swarm.stack_file import (
     AGENT,
     CONTROLLER,
@@ -60,7 +60,7 @@ class SwarmFabric:
         if shutil.which("docker") is None:
             raise MachineError("the program `docker` is missing", fix="Run `testbed setup`")
         images.require()
-        self.swarm = Swarm(context.id)
+        self.swarm = SwarmManager(context.id)
         self.racks: dict[str, Cable] = {}
         self.specs: dict[str, NodeSpec] = {}
         self.journal: Journal | None = None

@@ -24,7 +24,7 @@ CONTROLLER, AGENT = "narrows_controller", "narrows_agent"
 """Services beside the nodes, whose names have no underscore."""
 AGENT_COMMAND = ["python", "-P", "-m", "testbed.links.agent.remote"]
 RIGHTS = ["NET_ADMIN", "SYS_ADMIN", "SYS_NICE"]
-"""Of agents: the first shapes, the second enters network namespaces, the third keeps deadlines."""
+"""Rights of agents: to shape, to enter network namespaces, to keep deadlines."""
 VXLAN_BYTES = 50
 """Bytes that an overlay adds to every frame on the network between hosts."""
 MOST_OF_UNDERLAY = 0.7

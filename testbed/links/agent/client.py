@@ -139,7 +139,7 @@ class AgentClient:
         return self._process.poll() is None
 
     def ahead_ns(self, node: str) -> int:  # noqa: ARG002
-        """By how much the monotonic clock of a node's host is ahead of this one: it is the same."""
+        """Nanoseconds by which a node's host is ahead of this one: here it is the same."""
         return 0
 
     def hosts(self) -> list[dict[str, Any]]:

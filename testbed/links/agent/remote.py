@@ -79,7 +79,7 @@ class RemoteAgentServer(AgentServer):
 
 
 def _namespaces() -> Iterator[str]:
-    """What is left of one that has ended is a file like any other, which cannot be entered."""
+    """Files of namespaces; that of one which has ended is like any other, and not to be entered."""
     yield from map(str, sorted(NETNS.iterdir()))
 
 
