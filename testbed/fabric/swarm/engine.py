@@ -316,8 +316,8 @@ def _one_label(label: str) -> dict[str, str]:
 
 
 def image_reference(registry: str | None) -> str:
-    """Return what tasks are made of: the node image by its digest in ``registry``, pushed there now; or
-    by its id, which every host has loaded. Raises MachineError."""
+    """Return what tasks are made of: the node image by its digest in ``registry``, pushed there
+    now; or by its id, which every host has loaded. Raises MachineError."""
     tag = images.require()
     if registry is None:
         return run(["docker", "image", "inspect", "--format", "{{.Id}}", tag]).strip()
