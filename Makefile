@@ -23,7 +23,7 @@ SETUP    = $(if $(PYTHON),$(PYTHON),$(error Python 3.11 or newer is needed, e.g.
 .PHONY: help setup setup-stop environment lower-bounds release demo test nightly coverage mutants test-times lock lint docs run compare replicate replay examples example plots images observe guest doctor clean
 
 help:  ## this list
-	@echo "make TARGET [SCENARIO=…] [RUN=…] [TRACE=…] [FABRIC=docker|netns|sim] [SECONDS=…]"; echo
+	@echo "make TARGET [SCENARIO=…] [RUN=…] [TRACE=…] [FABRIC=docker|netns|swarm|sim] [SECONDS=…]"; echo
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  \1 \2/p' $(MAKEFILE_LIST) | awk '{ name = $$1; $$1 = ""; printf "  %-13s%s\n", name, $$0 }'
 
 setup:  ## everything that the other targets need: environment, engine, images; YES=1: without asking

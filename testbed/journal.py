@@ -163,6 +163,7 @@ _FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
     "folder": {"path": (str,)},
     "subnet": {"network": (str,)},
     "docker": {"run": (str,)},
+    "swarm": {"run": (str,)},
     "cgroup": {"path": (str,)},
 }
 """Fields of an entry and their types, keyed by its kind."""
@@ -192,7 +193,7 @@ _OURS: dict[str, Callable[[Entry], bool]] = {
     "link": _is_our_link,
     "folder": _is_our_path,
     "cgroup": _is_our_path,
-    "docker": lambda entry: _RUN.fullmatch(entry["run"]) is not None,
+    **dict.fromkeys(("docker", "swarm"), lambda entry: _RUN.fullmatch(entry["run"]) is not None),
     "subnet": lambda entry: _is_network(entry["network"]),
 }
 """Checks that an entry is something that runs make, by kind: no other is removed."""

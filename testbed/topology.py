@@ -102,8 +102,15 @@ GROUP_PORT = 7079
 MULTICAST_PORT = 7080
 """Where multicasts, and reports on them, arrive on the data network (UDP)."""
 
+AGENT_PORT = 7076
+"""Where links agents of other hosts connect to on the control network."""
+
 METRICS_PORT = 9464
 """Where every node's Prometheus exporter answers, on its control address."""
+
+
+TOKEN_FILE = Path("/run/secrets/token")
+"""Where tasks of a swarm find the secret that they show on the control network."""
 
 
 @dataclass(frozen=True, slots=True)

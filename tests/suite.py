@@ -2,7 +2,8 @@
 
 First what measures time, alone. Then what judges runs, beside unit tests: other tests of links hold locks of the kernel that the
 agent waits for. Where there are control groups (``processors.py``), it goes before those for processors. Then all other tests of
-links, in workers each alone on a machine of its own as far as it can see (``alone.sh``), beside those of containers.
+links, in workers each alone on a machine of its own as far as it can see (``alone.sh``), beside those of containers and then of a
+swarm, whose engines are the tests' own (``swarm/lab.py``).
 
 ``build/`` keeps each lane's output, with the time of every test, which the terminal does not show, and its JUnit file. At most three tests that failed are carried out
 once more, alone: what passes then is named and counted as passed, but not in ``--nightly``. The last line has pytest's form and
@@ -96,12 +97,13 @@ FOLDERS = sorted(
 """Those of tests that need more than Python."""
 TIMED = Lane("timed", "timed", tuple(FOLDERS), alone=True)
 DOCKER = Lane("docker", "not timed", ("tests/docker",))
-ON_LINKS = [name for name in FOLDERS if name != "tests/docker"]
+SWARM = Lane("swarm", "not timed", ("tests/swarm",))
+ON_LINKS = [name for name in FOLDERS if name not in ("tests/docker", "tests/swarm")]
 JUDGED = Lane("judged", "judged and not timed", (*workers(1), *ON_LINKS))
 LINKS = Lane("links", "not judged and not timed", (*workers(PARALLEL + 1), *ON_LINKS))
 """They wait more than they compute."""
 UNIT = Lane("unit", "", (*workers(PARALLEL), "tests/unit"))
-LANES = [TIMED, JUDGED, UNIT, LINKS, DOCKER]
+LANES = [TIMED, JUDGED, UNIT, LINKS, DOCKER, SWARM]
 SECOND = Lane("second", "", alone=True)
 """Of those that failed in one of the lanes."""
 
@@ -150,8 +152,9 @@ def main() -> int:
         unit = Beside(UNIT, given.options, behind) if UNIT in lanes else None
         codes += [shown(lane, given.options, before) for lane in lanes if lane is JUDGED]
         docker = Beside(DOCKER, given.options, after=unit) if DOCKER in lanes else None
+        swarm = Beside(SWARM, given.options, after=docker or unit) if SWARM in lanes else None
         codes += [shown(lane, given.options) for lane in lanes if lane is LINKS]
-        codes += [beside.code() for beside in (docker, unit) if beside is not None]
+        codes += [beside.code() for beside in (docker, swarm, unit) if beside is not None]
     codes = [0 if code == 5 else code for code in codes]  # 5: no test has these marks
     passed: set[str] = set()
     if max(codes) == 1 and not given.nightly and (tests := second_tries(lanes)):

@@ -73,7 +73,11 @@ def _table(results: list[Result]) -> None:
             print(f"{'':28}→ {shown['fix']}")
 
 
-CLEANERS = ("testbed.fabric.cleanup", "testbed.fabric.docker.engine")
+CLEANERS = (
+    "testbed.fabric.cleanup",
+    "testbed.fabric.docker.engine",
+    "testbed.fabric.swarm.engine",
+)
 """Modules whose ``register`` makes known how a journal's entries are removed."""
 
 All = Annotated[
@@ -81,7 +85,17 @@ All = Annotated[
 ]
 
 
-def clean(as_json: options.Json = False, everything: All = False) -> None:
+Where = Annotated[
+    str | None,
+    typer.Option(
+        "--fabric",
+        help="swarm: also runs of this host in its swarm that have no journal any more.",
+        metavar="NAME",
+    ),
+]
+
+
+def clean(as_json: options.Json = False, everything: All = False, fabric: Where = None) -> None:
     """Remove what abandoned runs left: those whose own process is dead."""
     from testbed.fabric.cleanup import sweep
     from testbed.journal import journals
@@ -97,6 +111,8 @@ def clean(as_json: options.Json = False, everything: All = False) -> None:
                 removed[journal.run] = sweep(journal)
             except MachineError as error:
                 failures.append(error)
+    if fabric == "swarm":
+        removed |= import_module("testbed.fabric.swarm.engine").clean_unlisted()
     _report(removed, [journal.run for journal in journals() if journal.kept], as_json)
     for failure in failures[:-1]:
         print(f"testbed: {failure}", file=sys.stderr)

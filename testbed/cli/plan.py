@@ -139,6 +139,7 @@ def describe(loaded: Loaded, fabric: str, seconds: float, *, trains: bool = True
         else None,
         "dense_step": dense_step(loaded, timeline) if trains else None,
         "compose": compose(loaded) if trains and fabric == "docker" else None,
+        **({"stack": stack(loaded)} if trains and fabric == "swarm" else {}),
     }
 
 
@@ -241,6 +242,23 @@ def compose(loaded: Loaded) -> str:
     return to_yaml(render(specs, plan, load_templates(shipped("compose"))))
 
 
+def stack(loaded: Loaded) -> str:
+    """The stack file as a run would write it, but for its id, its subnets, the image's digest and
+    the controller's address, which a run finds."""
+    from testbed.fabric.docker.compose_file import load_templates, to_yaml
+    from testbed.fabric.swarm.engine import known_hosts
+    from testbed.fabric.swarm.stack_file import StackPlan, assign, render
+    from testbed.host import images
+    from testbed.host.checks import free_subnets
+    from testbed.host.paths import shipped
+
+    specs, swarm = expand(loaded.scenario), loaded.scenario.swarm
+    hosts = assign(specs, known_hosts(swarm.placement.values()), swarm.placement)
+    data, control = free_subnets([], len(specs))
+    plan = StackPlan(RUN_ID, images.tags().node, data, control, hosts)
+    return to_yaml(render(specs, plan, load_templates(shipped("compose"))))
+
+
 SHOWN = 20
 """Changes and links shown to people; JSON has them all."""
 
@@ -293,6 +311,9 @@ def _show(described: dict[str, Any]) -> None:
     if described["compose"]:
         console.print("\n# compose.yaml (a run has its own id and subnets)")
         console.print(described["compose"], markup=False)
+    if "stack" in described:
+        console.print("\n# stack.yaml (a run has its own id, subnets and addresses)")
+        console.print(described["stack"], markup=False)
 
 
 def _link_table(described: dict[str, Any]) -> Any:

@@ -17,6 +17,7 @@ from testbed.errors import InputError
 from testbed.fabric.file_view import Shown
 from testbed.process import seconds_given
 from testbed.registry import Registry
+from testbed.scenario.link_state import LinkDirection
 from testbed.topology import Cable, NodePlacement, NodeSpec, RackSpec
 from testbed.user_files import OpenedPath, PinnedFolder
 
@@ -83,6 +84,16 @@ class ExecEnvironment:
 
 
 @dataclass(frozen=True, slots=True)
+class SwarmOptions:
+    """Needs of the fabric ``swarm``. ``registry``: of the image; ``placement``: labels of
+    hosts, by group of nodes; ``rates``: the highest of each link direction, bit/s."""
+
+    registry: str | None = None
+    placement: Mapping[str, str] = field(default_factory=dict)
+    rates: Mapping[LinkDirection, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class RunContext:
     """The facts of the run that a fabric needs: a short unique id, and where files may go."""
 
@@ -99,6 +110,9 @@ class RunContext:
     """The environment of nodes in which commands are launched, instead of processes of ours."""
     trains: bool = True
     """True if nodes other than hosts train; those that do not need no PyTorch."""
+
+    swarm: SwarmOptions = field(default_factory=SwarmOptions)
+    """Needs of the fabric ``swarm``."""
 
     folder: PinnedFolder | None = None
     """The run's directory, kept open as it was made; None: whatever is at its path."""
@@ -219,10 +233,11 @@ def _no_processes(context: RunContext) -> Fabric:  # noqa: ARG001
         "the fabric 'sim' has neither processes nor links: `run` and `compare` can be carried out "
         "on it",
         where="--fabric",
-        hint="Real links have 'netns' and 'docker'",
+        hint="Real links have 'netns', 'docker' and 'swarm'",
     )
 
 
 fabrics.add("netns", _when_wanted("testbed.fabric.netns", "NetnsFabric"))
 fabrics.add("docker", _when_wanted("testbed.fabric.docker.fabric", "DockerFabric"))
+fabrics.add("swarm", _when_wanted("testbed.fabric.swarm.fabric", "SwarmFabric"))
 fabrics.add("sim", _no_processes)

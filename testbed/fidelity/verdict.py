@@ -169,11 +169,12 @@ def certificate(
     dilation: float,
     processors: int,
     not_replayed: Sequence[str] = (),
+    hosts: Sequence[Mapping[str, Any]] = (),
     thresholds: Thresholds = THRESHOLDS,
 ) -> dict[str, Any]:
     """The object that becomes ``certificate.json``. All times are wall time.
 
-    ``not_replayed``: what the scenario asks for and a replay leaves out.
+    ``not_replayed``: what the scenario asks for and a replay leaves out. ``hosts``: of a swarm.
     """
     return {
         "format": FORMAT,
@@ -195,6 +196,7 @@ def certificate(
             if evidence.foreign_drops is None
             else dict(evidence.foreign_drops),
         },
+        **({"hosts": [dict(each) for each in hosts]} if hosts else {}),
         "disturbed": [_span(span) for span in disturbed],
         "measures": {
             name: measure for name, measure in verdict.measures.items() if name != "completion"

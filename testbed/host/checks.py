@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from testbed import cgroups
-from testbed.errors import EXPORTS, EXTRAS, MachineError, install_command
+from testbed.errors import EXPORTS, EXTRAS, IN_CHECKOUT, MachineError, install_command
 from testbed.host import docker_engine as engine_module
 from testbed.host import images, packages, paths, user_namespace
 from testbed.host.paths import has_gpu
@@ -330,7 +330,7 @@ def gpu() -> Finding:
 CHECKS = (
     HostCheck("python", python_version),
     HostCheck("environment", environment, paths.ensure),
-    HostCheck("extras", extras, paths.ensure, required=paths.IN_CHECKOUT),
+    HostCheck("extras", extras, paths.ensure, required=IN_CHECKOUT),
     HostCheck("privileges", privileges),
     HostCheck("docker engine", docker_engine, engine_module.ensure),
     HostCheck("docker compose", compose, engine_module.ensure),

@@ -184,6 +184,8 @@ class Shaper:
         self.lines: dict[LinkDirection, NetemStage] = {}
         self.shapes: dict[LinkDirection, LinkState] = {}
         self.segments = 0
+        self.others: set[DeviceKey] = set()
+        """Devices that TCP sends through, and that are at no link's end."""
         self._intermediates: dict[DeviceKey, DeviceKey] = {}
         self._hops: dict[LinkDirection, Placement] = {}
         self._segments_before: dict[DeviceKey, int] = {}
@@ -204,7 +206,7 @@ class Shaper:
         delayed = {end for end, shape in shapes.items() if shape.impairments or end in impaired}
         _require(delayed, shapes)
         self.segments = settings.segments
-        for spot in _talking(cables):
+        for spot in (*_talking(cables), *self.others):
             self._limit_segments(spot, settings.segments)
             before = shape_route(*spot, settings.congestion, settings.rto_min_ms, settings.ecn)
             self._routes_before.setdefault(spot, before)

@@ -17,6 +17,20 @@ from testbed.records.manifest import Thresholds
 
 
 @dataclass(frozen=True, slots=True)
+class HostClock(Event):
+    """The monotonic clock of a swarm's host against the session's, about once a second."""
+
+    kind = "host_clock"
+    host: str
+    at_s: float
+    ahead_ns: int
+    moved_ns: int
+    """Its movement since the links were prepared, when t0 was translated."""
+    error_ns: int
+    """Half of the round trip: the two numbers before are right to that."""
+
+
+@dataclass(frozen=True, slots=True)
 class ClockRecord(Event):
     """The instant t0 on the host's wall clock, by which others' records are set beside a run's."""
 

@@ -111,6 +111,8 @@ class LinkLog:
         """``change`` records by direction, in order of time."""
         self.mismatches: list[Mapping[str, Any]] = []
         """``mismatch`` records."""
+        self.clocks: dict[str, list[int]] = {}
+        """Largest movement of the clock of each of a swarm's hosts, and its error; ns."""
         self.nodes: list[Mapping[str, Any]] = []
         """``node`` records."""
         moments = HostMoments()
@@ -124,11 +126,17 @@ class LinkLog:
                 self._change(record)
             elif kind == "mismatch":
                 self.mismatches.append(record)
+            elif kind == "host_clock":
+                self._clock(record)
             elif kind == "node":
                 self.nodes.append(record)
         self.host = HostLog(moments.by_time())
         self._stolen = self.host.stolen()
         self.changes = {end: changes.by_time() for end, changes in self.changes.items()}
+
+    def _clock(self, record: Mapping[str, Any]) -> None:
+        moved = [abs(int(record["moved_ns"])), int(record["error_ns"])]
+        self.clocks[record["host"]] = max(self.clocks.get(record["host"], moved), moved)
 
     def __contains__(self, end: LinkDirection) -> bool:
         return end in self._requested

@@ -9,7 +9,7 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -260,6 +260,7 @@ def manifest(
     fabric: str,
     congestion: str | None = None,
     model: Mapping[str, Any] | None = None,
+    hosts: Sequence[Mapping[str, Any]] = (),
     pacing: Mapping[str, Any] | None = None,
     thresholds: Thresholds = THRESHOLDS,
     machine: Mapping[str, Any] | None = None,
@@ -271,6 +272,7 @@ def manifest(
     computation is held to; ``pacing``: how they are shared among layers. ``nodes``: by name, each
     at least ``{"role", "rank", "peer"}``. ``links``: every link direction as asked and as read back
     from the kernel. ``model``: of modelled links, how. ``machine``: as ``machine()`` returns it.
+    ``hosts``: of a swarm, with their clocks and the network between them.
     """
     for name, node in nodes.items():
         if missing := {"role", "rank", "peer"} - set(node):
@@ -293,6 +295,7 @@ def manifest(
         "pacing": None if pacing is None else dict(pacing),
         "nodes": {name: dict(node) for name, node in nodes.items()},
         "links": [dict(link) for link in links],
+        **({"hosts": [dict(host) for host in hosts]} if hosts else {}),
         "thresholds": asdict(thresholds),
         "machine": dict(machine_facts() if machine is None else machine),
     }

@@ -31,7 +31,7 @@ _AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 
 def check(flows: Sequence[Flow], fabric: str, congestion: str | None) -> None:
     """Raises MachineError for traffic that cannot be made. ``congestion``: the scenario's."""
-    if flows and fabric != "docker" and shutil.which(PROGRAM) is None:
+    if flows and fabric not in ("docker", "swarm") and shutil.which(PROGRAM) is None:
         raise missing()
     for name in {flow.congestion for flow in flows if flow.congestion not in {None, congestion}}:
         _check_congestion(str(name))

@@ -24,7 +24,14 @@ from testbed.fidelity.verdict import CERTIFICATE, Verdict, certificate, disturbe
 from testbed.records.intervals import IntervalSet
 from testbed.records.link_log import LinkLog
 from testbed.records.manifest import THRESHOLDS
-from testbed.records.run_directory import LINKS, SUMMARY, read_events, read_jsonl
+from testbed.records.run_directory import (
+    LINKS,
+    MANIFEST,
+    SUMMARY,
+    read_events,
+    read_json,
+    read_jsonl,
+)
 from testbed.records.stored import Records as StoredRecords
 from testbed.runner.experiment import Experiment
 from testbed.runner.trial import TrialOutcome, TrialPlan
@@ -213,9 +220,25 @@ def write_certificate(
         dilation=plan.experiment.dilation,
         processors=os.cpu_count() or 1,
         not_replayed=not_replayed,
+        hosts=_hosts(plan, history),
     )
     plan.directory.write_json(CERTIFICATE, content)
     return verdict
+
+
+def _hosts(plan: TrialPlan, history: LinkLog) -> list[dict[str, Any]]:
+    """A swarm's hosts: the real network under the emulated links, and how far clocks moved."""
+    path = plan.directory.path / MANIFEST
+    manifest = read_json(path) if path.exists() else {}
+    return [
+        {
+            **{key: host[key] for key in ("name", "nodes", "underlay", "emulated_share")},
+            "clock": dict(zip(("moved_ns", "error_ns"), history.clocks[host["name"]], strict=True))
+            if host["name"] in history.clocks
+            else None,
+        }
+        for host in manifest.get("hosts", ())
+    ]
 
 
 def write_failure(plan: TrialPlan, history: LinkLog, error: BaseException) -> Verdict:

@@ -33,7 +33,7 @@ from testbed.runner.node_events import HostWatch
 from testbed.runner.preflight import check
 from testbed.runner.progress import Progress
 from testbed.runner.real_links import RealTrial
-from testbed.runner.session import Session
+from testbed.runner.session import Session, swarm_options
 from testbed.runner.signals import interruptible, machine
 from testbed.runner.trial import TrialPlan
 from testbed.scenario.diagnostics import Names
@@ -86,14 +86,15 @@ class LinkReplayTrial(RealTrial):
         ]
         try:
             for name, placement in places.items():
+                ahead_ns = session.ahead_ns(name)
                 session.control.send(
                     name,
                     "flow",
                     address=placement.data_address,
                     switch=session.networks.switch_address,
                     switch_port=SWITCH_PORT + placement.spec.peer,
-                    begin_at_ns=begin_ns,
-                    stop_at_ns=stop_ns,
+                    begin_at_ns=begin_ns + ahead_ns,
+                    stop_at_ns=stop_ns + ahead_ns,
                 )
             self.progress.say(f"{len(places)} nodes, both directions, {self._seconds:g} s")
             self._wait(t0_ns)
@@ -300,6 +301,7 @@ def replay(
             racks=racks(scenario),
             least=least,
             folder=plan.directory.folder(),
+            swarm=swarm_options(scenario, plan.experiment.timeline),
         ) as session:
             trial = LinkReplayTrial(session, plan, wall_s, left_out)
             trial.shape()

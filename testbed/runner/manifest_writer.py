@@ -5,7 +5,7 @@ and profiles.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from time import perf_counter
@@ -250,6 +250,7 @@ def describe(
     algorithm: Mapping[str, Any],
     seed: int,
     model: Mapping[str, Any] | None = None,
+    hosts: Sequence[Mapping[str, Any]] = (),
 ) -> None:
     """Write the manifest, the resolved scenario, and the profile that it names.
 
@@ -271,6 +272,7 @@ def describe(
             fabric=fabric,
             congestion=loaded.scenario.congestion,
             model=model,
+            hosts=hosts,
         ),
     )
 

@@ -29,7 +29,7 @@ from testbed.runner.control_channel import HEARTBEAT_S, UNREAD_S, JsonLines
 from testbed.runner.cross_traffic_node import NodeTraffic
 from testbed.runner.experiment import expected_bytes, most_bytes, unsent_bytes
 from testbed.runner.signals import seldom_collected
-from testbed.topology import DATA_PORT, METRICS_PORT, MULTICAST_PORT
+from testbed.topology import DATA_PORT, METRICS_PORT, MULTICAST_PORT, TOKEN_FILE
 from testbed.training.job import Job
 from testbed.training.membership import exchange_kind
 from testbed.training.roles import Role, role
@@ -65,6 +65,8 @@ class Assignment:
     lines: JsonLines
     inbox: queue.SimpleQueue[dict[str, Any]]
     exporter: Exporter
+    ahead_ns: int = 0
+    """Nanoseconds by which this host is ahead of the session's (monotonic)."""
     flows: dict[str, Any] = field(default_factory=dict)
     """Flows from which ``NodeTraffic`` is made."""
     clock: HostClock = field(default_factory=HostClock)
@@ -89,6 +91,7 @@ class Assignment:
             lines=lines,
             inbox=inbox,
             exporter=exporter,
+            ahead_ns=message.get("ahead_ns", 0),
             flows=message["traffic"],
         )
 
@@ -141,6 +144,7 @@ def _play_role(assignment: Assignment, job: Job | NodeScript) -> None:
         most_bytes=connections.most_bytes,
         lockstep=connections.lockstep,
         unsent_bytes=connections.unsent_bytes,
+        ahead_ns=assignment.ahead_ns,
     )
     if isinstance(job, Job):
         network = DataNetwork(job.peer, assignment.peers, assignment.addresses)
@@ -377,8 +381,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     host, _, port = options.control.rpartition(":")
     session = connect_patiently((host, int(port)), CONNECT_S, CONNECT_S)
     lines = JsonLines(session, patience_s=UNREAD_S)
-    lines.send("hello", node=options.name, token=os.environ[TOKEN_VARIABLE])
+    lines.send("hello", node=options.name, token=_token())
     NodeProcess(options.name, options.role, lines, trains=not options.untrained).serve()
+
+
+def _token() -> str:
+    """Read the session's secret: from the environment, or from a file of the container's."""
+    return os.environ.get(TOKEN_VARIABLE) or TOKEN_FILE.read_text()
 
 
 def run_flows(message: dict[str, Any]) -> dict[str, int | None]:

@@ -19,7 +19,14 @@ from testbed.runner.cross_traffic import TrialCrossTraffic
 from testbed.runner.experiment import Experiment, JobFactory
 from testbed.runner.judge import write_verdict
 from testbed.runner.node_events import HostWatch, NodeEventScheduler, clock_record
-from testbed.runner.session import LostWorkerBudget, Session, backlog_drops, lead_s, shape
+from testbed.runner.session import (
+    LostWorkerBudget,
+    Session,
+    backlog_drops,
+    lead_s,
+    shape,
+    swarm_options,
+)
 from testbed.runner.trial import LinkTrial, TrialPlan
 from testbed.scenario.expand import racks
 from testbed.scenario.node_timeline import node_changes
@@ -68,7 +75,7 @@ class RealTrial(LinkTrial):
         loaded = self.experiment.loaded
         state = shape(self.session, loaded, self.timeline, self._on_samples, gapped=self.bursty)
         self.outcome.shaped = state["links"]
-        self._describe(state["links"], self.session.fabric_name)
+        self._describe(state["links"], self.session.fabric_name, hosts=self.agent.hosts())
 
     def run(self) -> None:
         """See ``LinkTrial``; packets that the host drops meanwhile are counted."""
@@ -110,6 +117,7 @@ class RealTrial(LinkTrial):
             role=spec.role,
             peers={placement.spec.peer: placement.spec.name for placement in places},
             addresses={placement.spec.peer: placement.data_address for placement in places},
+            ahead_ns=self.session.ahead_ns(name),
             traffic=self.crossing.part(name),
             labels={"run": self.directory.path.name, "scenario": self.scenario.name, **about},
         )
@@ -133,7 +141,11 @@ class RealTrial(LinkTrial):
     def _release(self, t0_ns: int) -> None:
         """Tell every node when t0 is."""
         for name in self._ours:
-            self.session.control.send(name, "start", t0_ns=t0_ns)
+            self._start_node(name, t0_ns)
+
+    def _start_node(self, name: str, t0_ns: int) -> None:
+        """Tell one node when t0 is, by the clock of its own host."""
+        self.session.control.send(name, "start", t0_ns=t0_ns + self.session.ahead_ns(name))
 
     def _end_traffic(self) -> None:
         """No node's events any more: all go on, and what is under way comes to its end."""
@@ -170,7 +182,8 @@ class RealTrial(LinkTrial):
         elif kind == "up" and self._under_way:
             self._hand_job(node)
         elif kind == "ready" and self._under_way:
-            self.session.control.send(node, "start", t0_ns=self.t0_ns)
+            assert self.t0_ns is not None
+            self._start_node(node, self.t0_ns)
 
     def _take_record(self, record: dict[str, Any]) -> None:
         """Write a record of the host or of a node's event. From any thread."""
@@ -211,11 +224,12 @@ class TrainingTrial(RealTrial):
         return write_verdict(self.plan, self.outcome)
 
     def collect(self) -> None:
-        """Copy logs and the Compose file, which belong to all trials of a session."""
+        """Copy logs and the Compose or stack file, which belong to all trials of a session."""
         super().collect()
         if self._shared is not None:
             run = self.directory.folder()
-            self._shared.copy("compose.yaml", run)
+            for name in ("compose.yaml", "stack.yaml"):
+                self._shared.copy(name, run)
             logs, copies = self._shared.folder("log"), run.folder("log")
             for name in logs.names():
                 logs.copy(name, copies)
@@ -366,6 +380,7 @@ def training_trials(
                 multicast=any(multicasts(algorithm) for algorithm in experiment.algorithms),
                 least=least,
                 folder=shared,
+                swarm=swarm_options(experiment.scenario, experiment.timeline),
             )
         )
         observer = stack.enter_context(observed(session)) if observed is not None else None
@@ -387,5 +402,6 @@ def comm_replay_trial(
         trains=False,
         least=least,
         folder=plan.directory.folder(),
+        swarm=swarm_options(plan.experiment.scenario, plan.experiment.timeline),
     ) as session:
         yield CommReplayTrial(session, plan, replay)

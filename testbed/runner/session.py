@@ -18,7 +18,15 @@ from types import TracebackType
 from typing import Any, Self
 
 from testbed.errors import ExperimentError, Interrupted, NarrowsError, NodeLost
-from testbed.fabric.base import START_S, ExecEnvironment, Networks, RunContext, fabrics, new_id
+from testbed.fabric.base import (
+    START_S,
+    ExecEnvironment,
+    Networks,
+    RunContext,
+    SwarmOptions,
+    fabrics,
+    new_id,
+)
 from testbed.links.agent.protocol import LinkSettings
 from testbed.links.tc.parameters import segments
 from testbed.process import raise_open_files
@@ -26,6 +34,7 @@ from testbed.runner.control_channel import ControlServer
 from testbed.runner.experiment import up_places
 from testbed.runner.signals import Failures, shielded
 from testbed.scenario.load import Loaded
+from testbed.scenario.model import Scenario
 from testbed.scenario.timeline import Timeline
 from testbed.topology import CONTROL_PORT, Cable, NodePlacement, NodeSpec, RackSpec
 from testbed.user_files import OpenedPath, PinnedFolder, last_line_in
@@ -77,6 +86,7 @@ class Session:
         trains: bool = True,
         least: int = 1,
         folder: PinnedFolder | None = None,
+        swarm: SwarmOptions | None = None,
     ) -> None:
         raise_open_files()
         self.racks = tuple(racks)
@@ -99,6 +109,7 @@ class Session:
             multicast,
             exec_environment,
             trains,
+            swarm or SwarmOptions(),
             folder,
         )
         self._staffed = [spec.name for spec in specs if self.context.runs_our_process(spec)]
@@ -221,6 +232,10 @@ class Session:
         """Send something that may be missed: a node that is gone is noticed by ``messages``."""
         with suppress(NodeLost):
             self.control.send(node, kind, **fields)
+
+    def ahead_ns(self, node: str) -> int:
+        """Nanoseconds by which a node's host is ahead of this one (monotonic)."""
+        return self.fabric.agent.ahead_ns(node)
 
     def pause(self, node: str) -> None:
         """Hold a node's processes; its silence is no loss meanwhile."""
@@ -370,6 +385,12 @@ def shape(
     settings = link_settings(loaded, timeline, least=session.least, gapped=gapped)
     impaired = [end for end in timeline.ends if timeline.impaired(end)]
     return session.fabric.agent.prepare(session.cables, timeline.initial, settings, impaired)
+
+
+def swarm_options(scenario: Scenario, timeline: Timeline) -> SwarmOptions:
+    """Return what a swarm needs to know of a run."""
+    swarm = scenario.swarm
+    return SwarmOptions(swarm.registry, swarm.placement, timeline.highest_rates())
 
 
 def lead_s(timeline: Timeline) -> float:

@@ -161,8 +161,10 @@ class LinkTrial(ABC):
         links: Iterable[Mapping[str, Any]],
         fabric: str,
         model: Mapping[str, Any] | None = None,
+        hosts: Sequence[Mapping[str, Any]] = (),
     ) -> None:
-        """Write the manifest. ``links``: as requested and as they are."""
+        """Write the manifest. ``links``: as requested and as they are; ``hosts``: of
+        a swarm."""
         plan, loaded, specs = self.plan, self.experiment.loaded, self.experiment.specs
         describe(
             self.directory,
@@ -173,4 +175,5 @@ class LinkTrial(ABC):
             algorithm=plan.row,
             seed=plan.seed,
             model=model,
+            hosts=hosts,
         )

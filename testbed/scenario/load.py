@@ -23,7 +23,7 @@ from testbed.errors import InputError
 from testbed.scenario import timeline
 from testbed.scenario.diagnostics import Problem, from_pydantic, report
 from testbed.scenario.link_model import TraceEvent
-from testbed.scenario.model import Scenario
+from testbed.scenario.model import Scenario, Swarm
 from testbed.scenario.profile import ProfileFile, profiled
 from testbed.scenario.recorded_paces import recorded_paces
 from testbed.scenario.timeline import Timeline
@@ -146,7 +146,8 @@ def fingerprint(
     step_times: Mapping[str, tuple[float, ...]] | None = None,
 ) -> str:
     """SHA-256 in hexadecimal of everything that a run depends on."""
-    whole = scenario.model_dump(mode="json", by_alias=True)
+    # where a swarm's nodes are is no part of the experiment
+    whole = scenario.model_dump(mode="json", by_alias=True, exclude={"swarm"})
     for part in (whole["train"], *whole["algorithms"]):
         for key in _LATER:
             if isinstance(part, dict) and part.get(key, "") is None:
@@ -239,7 +240,9 @@ def dump(scenario: Scenario) -> str:
     yaml.default_flow_style = False
     yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
     stream = StringIO()
-    yaml.dump(scenario.model_dump(mode="json", by_alias=True, exclude_none=True), stream)
+    unused = {"swarm"} if scenario.swarm == Swarm() else set()
+    content = scenario.model_dump(mode="json", by_alias=True, exclude_none=True, exclude=unused)
+    yaml.dump(content, stream)
     return stream.getvalue()
 
 

@@ -407,6 +407,17 @@ class Sim(Model):
         return self
 
 
+class Swarm(Model):
+    """Needs of the fabric `swarm`; other fabrics take no notice."""
+
+    registry: Annotated[str, Field(pattern=r"^[\w.:-]+(/[\w.-]+)*$", max_length=200)] | None = (
+        Field(None, description="Where the image is pushed to; absent: every host has loaded it.")
+    )
+    placement: dict[Name, Annotated[str, Field(pattern=r"^[\w.-]+=[\w.-]+$")]] = Field(
+        {}, description="A group's hosts, by a label of theirs (`gpu=a100`); absent: all hosts."
+    )
+
+
 class Scenario(Model):
     """One experiment: nodes, links and their history, a training job, and the algorithms to run."""
 
@@ -431,6 +442,7 @@ class Scenario(Model):
         None, description="TCP congestion control on the data network; absent: the host's default."
     )
     sim: Sim = Field(Sim(), description="Of hosts, for the fabric `sim` alone.")
+    swarm: Swarm = Field(Swarm(), description="For the fabric `swarm` alone.")
     peer_timeout: Duration = Field(
         Duration(10.0), description="How long a silent peer is waited for; longer than any outage."
     )

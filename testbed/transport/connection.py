@@ -120,6 +120,12 @@ class ConnectionConfig:
     again."""
     unsent_bytes: int | None = None
     """Most bytes that may be handed over and not have left; None: whatever the kernel takes."""
+    ahead_ns: int = 0
+    """Nanoseconds by which this host is ahead of the session's (monotonic), which frames tell."""
+
+    def now_ns(self) -> int:
+        """The session's monotonic clock."""
+        return time.monotonic_ns() - self.ahead_ns
 
 
 class FramedSocket:
@@ -130,8 +136,8 @@ class FramedSocket:
         self.socket, self.sending = connected, threading.Lock()
         self.address: str | None = None
         """Address of the other end, where that was the one to connect."""
-        self._run = config.run
-        self._reader = FrameReader(connected, config.run, config.clock, most_bytes)
+        self._config = config
+        self._reader = FrameReader(connected, config.run, config.clock, most_bytes, config.ahead_ns)
         self._reader.reuses = config.lockstep
         self.delivered = self.taken = 0
         """Messages handed to the endpoint, and those of them that the role has received."""
@@ -153,7 +159,7 @@ class FramedSocket:
 
     def frame(self, message: Message) -> Frame:
         """Header and body as they go out now, to this peer or to several."""
-        return framed(message, self._run, time.monotonic_ns())
+        return framed(message, self._config.run, self._config.now_ns())
 
     def counters(self) -> SocketCounters:
         """Return the kernel's counts so far."""

@@ -188,8 +188,8 @@ class SocketEndpoint(ABC, Generic[StreamT]):
     gives peers their names for error messages, ``addresses`` says where they connect from, as far
     as that is known: a greeting from elsewhere is a stranger's. ``silence_s`` is how long
     unanswered data is waited for, ``greeting_s`` how long somebody who has connected may say
-    nothing; ``most_bytes``: of a peer's body; ``lockstep`` and ``unsent_bytes``: see
-    ``ConnectionConfig``.
+    nothing; ``most_bytes``: of a peer's body; ``lockstep``, ``unsent_bytes`` and
+    ``ahead_ns``: see ``ConnectionConfig``.
     """
 
     def __init__(
@@ -205,13 +205,16 @@ class SocketEndpoint(ABC, Generic[StreamT]):
         most_bytes: int = MAX_BODY,
         lockstep: bool = True,
         unsent_bytes: int | None = None,
+        ahead_ns: int = 0,
     ) -> None:
         self.number, self.run = number, run
         self.rejected_connections = 0
         """Connections dropped because what came over them was not a frame of this run, or
         nothing."""
         self._names, self._addresses = names, addresses or {}
-        self._config = ConnectionConfig(run, clock, silence_s, most_bytes, lockstep, unsent_bytes)
+        self._config = ConnectionConfig(
+            run, clock, silence_s, most_bytes, lockstep, unsent_bytes, ahead_ns
+        )
         self._liveness = LivenessMonitor()
         self._pending: PendingConnections[StreamT] = PendingConnections(greeting_s)
         self._peers: dict[int, StreamT] = {}

@@ -151,7 +151,7 @@ class EpollEndpoint(SocketEndpoint[NonBlockingConnection]):
         Whoever sends to several begins with the lowest, so that no two senders wait for each other.
         """
         channels = [self._channel(peer) for peer in sorted(destinations)]
-        frame = framed(message, self._config.run, time.monotonic_ns())
+        frame = framed(message, self._config.run, self._config.now_ns())
         unsent = [channel for channel in channels if not self._begin(channel, frame)]
         if unsent:
             self._finish(unsent)

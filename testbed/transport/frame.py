@@ -30,7 +30,7 @@ _KINDS = {int(kind): kind for kind in Kind}
 
 
 class FrameHeader(NamedTuple):
-    """A frame's header; ``sent_ns`` is on the monotonic clock that all nodes of a host share."""
+    """A frame's header; ``sent_ns`` is on the monotonic clock of the session's host."""
 
     kind: Kind
     sender: int
@@ -71,9 +71,13 @@ class FrameHeader(NamedTuple):
         first_s: float,
         arrived_ns: int,
         read_ns: int,
+        ahead_ns: int = 0,
     ) -> Message:
-        """Return the message with that body; ``clock`` turns nanoseconds into the run's seconds."""
-        times = clock(self.sent_ns), first_s, clock(arrived_ns), clock(read_ns)
+        """Return the message with that body; ``clock`` turns nanoseconds into the run's seconds.
+
+        ``ahead_ns``: by how much this host's clock is ahead of the session's.
+        """
+        times = clock(self.sent_ns + ahead_ns), first_s, clock(arrived_ns), clock(read_ns)
         return Message(self.kind, self.step, self.bucket, self.sender, body, *times)
 
 

@@ -70,12 +70,19 @@ class FrameReader:
     """The receiving half of a connection; blocking sockets and others.
 
     Bodies lie in buffers that are used again: those of two messages of a bucket may be under way.
-    ``most_bytes``: of a body; may be changed between frames.
+    ``most_bytes``: of a body; may be changed between frames. ``ahead_ns``: of this host's clock,
+    against that of frames.
     """
 
     def __init__(
-        self, connected: socket.socket, run: int, clock: Callable[[int], float], most_bytes: int
+        self,
+        connected: socket.socket,
+        run: int,
+        clock: Callable[[int], float],
+        most_bytes: int,
+        ahead_ns: int = 0,
     ) -> None:
+        self._ahead_ns = ahead_ns
         self.most_bytes = most_bytes
         self.reuses = True
         """False: every body has a buffer of its own."""
@@ -144,7 +151,12 @@ class FrameReader:
         self._expected = header.length
         arrived_ns = stamp(self._ancillary)
         return header.message(
-            self._body, self._clock, self._first_s, arrived_ns, time.monotonic_ns()
+            self._body,
+            self._clock,
+            self._first_s,
+            arrived_ns,
+            time.monotonic_ns(),
+            self._ahead_ns,
         )
 
     def _receive(self, into: memoryview, flags: int) -> int:

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.errors import WireError
-from testbed.node import Kind
-from testbed.transport.frame import HEADER_BYTES, MAX_BODY, FrameHeader
+from testbed.node import Kind, Message
+from testbed.transport.frame import HEADER_BYTES, MAX_BODY, FrameHeader, framed
 
 headers = st.builds(
     FrameHeader,
@@ -93,3 +93,16 @@ def test_a_body_may_be_as_long_as_the_limit_and_not_a_byte_longer() -> None:
 def test_a_short_header_is_refused() -> None:
     with pytest.raises(WireError, match="40 bytes, got 3"):
         FrameHeader.unpack(b"NRW")
+
+
+def test_the_moment_of_sending_is_told_by_the_clock_of_the_session() -> None:
+    """The sender's host is 1000 s ahead of it, the receiver's 77 s: t0 was at 5 s."""
+    message = Message(Kind.GRADIENT, 1, 0, 1, b"body")
+    sent, body = framed(message, run=3, sent_ns=1_006_000_000_000 - 1_000_000_000_000)
+    header = FrameHeader.unpack(sent)
+
+    def clock(ns: int) -> float:
+        return ns / 1e9 - 77 - 5
+
+    arrived = header.message(body, clock, 1.0, 83_500_000_000, 83_500_000_000, 77_000_000_000)
+    assert (arrived.sent_s, arrived.arrived_s) == (1.0, 1.5)

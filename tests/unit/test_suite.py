@@ -63,7 +63,7 @@ def only_lane(folder: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> s
     monkeypatch.setattr(suite, "BUILD", folder / "build")
     only = suite.Lane("only", "", (*options, "tests/unit"))
     none = suite.Lane("none", "nothing_has_this", ("tests/other",))
-    for name in ("TIMED", "JUDGED", "LINKS", "DOCKER"):
+    for name in ("TIMED", "JUDGED", "LINKS", "DOCKER", "SWARM"):
         monkeypatch.setattr(suite, name, none)
     monkeypatch.setattr(suite, "UNIT", only)
     monkeypatch.setattr(suite, "LANES", [only])
@@ -188,6 +188,7 @@ def test_every_folder_of_tests_is_in_a_lane() -> None:
     assert {"tests/unit", "tests/docker", "tests/gpu"} <= {
         *suite.LINKS.options,
         *suite.DOCKER.options,
+        *suite.SWARM.options,
         *suite.UNIT.options,
     }
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import count, islice
 from threading import Event, Lock, Thread
-from typing import Any
+from typing import IO, Any, Protocol
 
 from testbed.errors import ExperimentError, WireError
 from testbed.journal import Journal
@@ -59,12 +59,43 @@ class LinkReport:
         return {"links": [asdict(end) for end in self.links]}
 
 
+class AgentProcess(Protocol):
+    """A links agent's process, as ``subprocess.Popen`` has it."""
+
+    pid: int
+
+    @property
+    def stdin(self) -> IO[str] | None:
+        """Where requests go."""
+
+    @property
+    def stdout(self) -> IO[str] | None:
+        """Where answers come from."""
+
+    @property
+    def returncode(self) -> int | Any:
+        """Exit status once it has ended, where it is known."""
+
+    def poll(self) -> int | None:
+        """None while it runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Raises subprocess.TimeoutExpired."""
+        ...
+
+    def terminate(self) -> None:
+        """Have it undo what it made, and end."""
+
+    def kill(self) -> None:
+        """End it."""
+
+
 class AgentGone(ExperimentError):
     """The agent's process has ended, whatever it was asked."""
 
 
 class AgentClient:
-    """Starts ``command``, which must be a links agent, and speaks to it.
+    """Starts ``command``, which must be a links agent, or takes ``process``; speaks to it.
 
     ``on_sample`` gets link records (``LinkSample`` and ``LinkChanged`` as JSON objects) in the
     thread that reads; it may be set at any time. ``journal`` learns of devices that outlive an
@@ -74,8 +105,9 @@ class AgentClient:
 
     def __init__(
         self,
-        command: Sequence[str],
+        command: Sequence[str] = (),
         *,
+        process: AgentProcess | None = None,
         on_sample: Callable[[list[dict[str, Any]]], None] | None = None,
         journal: Journal | None = None,
     ) -> None:
@@ -88,16 +120,7 @@ class AgentClient:
         self._deaf: ExperimentError | None = None
         """Why nobody hears the agent any more."""
         self._heard = 0.0
-        # A session of its own: Ctrl-C is the controller's to hear; the agent sees its input close.
-        self._process = subprocess.Popen(
-            list(command),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            env=environment(),
-            start_new_session=True,
-        )
+        self._process: AgentProcess = _started(command) if process is None else process
         self._reader = Thread(target=self._read, name="links agent", daemon=True)
         self._reader.start()
 
@@ -114,6 +137,14 @@ class AgentClient:
     def alive(self) -> bool:
         """Return whether the process runs."""
         return self._process.poll() is None
+
+    def ahead_ns(self, node: str) -> int:  # noqa: ARG002
+        """Nanoseconds by which a node's host is ahead of this one: here it is the same."""
+        return 0
+
+    def hosts(self) -> list[dict[str, Any]]:
+        """The hosts that nodes are on, for the manifest, where they are several."""
+        return []
 
     def capabilities(self) -> Capabilities:
         """Return the kernel's capabilities, tried out where the agent runs."""
@@ -316,6 +347,19 @@ class AgentClient:
                 if needs_ifb and hop.device not in noted:
                     self._journal.add("link", name=hop.device, alias=ALIAS)
                     noted.add(hop.device)
+
+
+def _started(command: Sequence[str]) -> AgentProcess:
+    """In a session of its own: Ctrl-C is the controller's to hear; it sees its input close."""
+    return subprocess.Popen(
+        list(command),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env=environment(),
+        start_new_session=True,
+    )
 
 
 class ScheduleFeeder:

@@ -204,12 +204,12 @@ def _feed(replay: Replay, request: Object) -> None:
     replay.add_changes(changes, request["known_to_s"])
 
 
-def serve(lines: Iterable[str]) -> None:
+def serve(lines: Iterable[str], kind: type[AgentServer] = AgentServer) -> None:
     """Answer requests until there are no more, then undo everything."""
     outgoing: SimpleQueue[Object | None] = SimpleQueue()
     writer = Thread(target=_write, args=(outgoing,), name="writer", daemon=True)
     writer.start()
-    agent = AgentServer(outgoing.put)
+    agent = kind(outgoing.put)
     try:
         for line in lines:
             outgoing.put(agent.hear(line))
@@ -239,7 +239,7 @@ def _leave(*_: Any) -> None:
     raise SystemExit(0)
 
 
-def main() -> None:
+def main(kind: type[AgentServer] = AgentServer) -> None:
     """Serve standard input.
 
     All threads are real-time where that is permitted, the replay above the others: one that held
@@ -252,7 +252,7 @@ def main() -> None:
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")
     try:
-        serve(lines_of(sys.stdin))
+        serve(lines_of(sys.stdin), kind)
     except WireError as error:
         raise SystemExit(f"links agent: {error}") from None
     except (OSError, RuntimeError, MemoryError) as error:

@@ -322,6 +322,8 @@ def _group(user: int) -> int:
 
 DOCKER = "docker"
 """The fabric whose nodes are containers."""
+SWARM = "swarm"
+"""The fabric whose nodes are on several hosts."""
 _SYSTEM = (
     *("bin", "boot", "dev", "etc", "lib", "lib32", "lib64"),
     *("proc", "run", "sbin", "sys", "usr"),
@@ -353,6 +355,12 @@ def check_fabric(loaded: Loaded, fabric: str) -> None:
     if fabric == "sim":
         raise InputError(
             "a command runs on real nodes only: in virtual time there are none",
+            where="--fabric",
+            hint="Use netns or docker",
+        )
+    if fabric == SWARM:
+        raise InputError(
+            "a command's processes are heard on this host alone, and a swarm has others",
             where="--fabric",
             hint="Use netns or docker",
         )

@@ -1,0 +1,1 @@
+"""Nodes as tasks of a Docker Swarm, on several hosts."""

@@ -1,0 +1,422 @@
+"""The links agents of a swarm's hosts, as one: each has the links of its own host's nodes, and t0
+by its own host's clock.
+
+Every agent connects to the controller over the control network. It is asked for its clock once a
+second: that is the sign of life of its host, too.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import IO, Any, TypeVar
+
+from testbed.errors import ExperimentError, MachineError
+from testbed.fabric.swarm.clocks import MOST_ERROR_NS, ClockReading, best, moved_ns
+from testbed.fabric.swarm.stack_file import SwarmHost, Underlay
+from testbed.links.agent.client import AgentClient, LinkReport, ScheduleFeeder
+from testbed.links.agent.protocol import LinkSettings, read
+from testbed.links.network.namespaces import inside
+from testbed.records.intervals import HostClock
+from testbed.scenario.link_state import LinkChange, LinkDirection, LinkState
+from testbed.topology import AGENT_PORT, Cable, Interface
+from testbed.transport.connection import TcpInfo
+
+T = TypeVar("T")
+GREETING_S, GREETING_BYTES = 5.0, 4096
+EVERY_S, SILENCE_S = 1.0, 4.0
+"""Between two looks at a host's clock, and after which a host is taken for dead: nodes may be
+silent for six seconds."""
+READINGS = 16
+POUR_S = 0.4
+_BUFFER = 1 << 20
+Place = tuple[str, Interface, Interface]
+
+
+class ConnectedAgent:
+    """A links agent at the other end of a connection, as its process would be here."""
+
+    pid = 0
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+        self.stdin: IO[str] | None = connected.makefile("w", encoding="utf-8", newline="\n")
+        self.stdout: IO[str] | None = connected.makefile("r", encoding="utf-8", errors="replace")
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """None: the other end is noticed when it is read."""
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """End the connection: nothing more is to be waited for."""
+        del timeout
+        self.kill()
+        return 0
+
+    def terminate(self) -> None:
+        """Its input ends: it undoes what it made."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+
+    def kill(self) -> None:
+        """End both directions."""
+        self.returncode = 0
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+
+class HostAgent(AgentClient):
+    """The agent of one host; ``connected`` leads to it."""
+
+    def __init__(self, host: SwarmHost, connected: socket.socket) -> None:
+        self.host, self.connected = host, connected
+        self.reading = ClockReading(0, 0, 0)
+        """The clock at the last ``prepare``, by which t0 is told."""
+        self.heard_s = time.monotonic()
+        super().__init__(process=ConnectedAgent(connected))
+
+    def alive(self) -> bool:
+        """Return whether its connection is open and its host answers."""
+        heard = max(self.heard_s, self._heard)
+        return self._reader.is_alive() and time.monotonic() - heard < SILENCE_S
+
+    def clock(self) -> ClockReading:
+        """Ask for its clock."""
+        before = time.monotonic_ns()
+        there, unix = self.ask("clock")
+        after = time.monotonic_ns()
+        self.heard_s = time.monotonic()
+        return ClockReading(
+            there - (before + after) // 2, (after - before) // 2, unix - time.time_ns()
+        )
+
+    def ask(self, operation: str, **fields: Any) -> Any:
+        """As the agent's own operations; for those that only agents of a swarm have."""
+        return self._call(operation, **fields)
+
+
+class AgentListener:
+    """Takes in the agents of ``hosts`` (by id) where the controller's task listens."""
+
+    def __init__(
+        self, address: str, netns: str, token: str, hosts: Mapping[str, SwarmHost]
+    ) -> None:
+        self.address = address
+        self._netns, self._token, self._hosts = netns, token, hosts
+        with inside(netns):
+            self._listener = socket.create_server((address, AGENT_PORT), backlog=64)
+
+    def agents(self, within_s: float) -> list[HostAgent]:
+        """Wait for the agent of every host. Raises ExperimentError, naming those that lack."""
+        agents: dict[str, HostAgent] = {}
+        give_up = time.monotonic() + within_s
+        while len(agents) < len(self._hosts):
+            greeted = self._next(give_up - time.monotonic(), "agent")
+            if greeted is None:
+                lacking = ", ".join(h.name for h in self._hosts.values() if h.id not in agents)
+                raise ExperimentError(
+                    f"after {within_s:g} s no links agent has connected from {lacking}"
+                )
+            host, connected = greeted
+            if host not in agents:
+                agents[host] = HostAgent(self._hosts[host], connected)
+        return sorted(agents.values(), key=lambda agent: agent.host.name)
+
+    def pour(self, agent: HostAgent) -> float:
+        """Have an agent send as fast as its network takes it; bit/s that came."""
+        with ThreadPoolExecutor(1) as asking:
+            to = [self.address, AGENT_PORT]
+            asked = asking.submit(agent.ask, "pour", to=to, seconds=POUR_S, host=agent.host.id)
+            greeted = self._next(GREETING_S, "pour")
+            if greeted is None:
+                raise ExperimentError(f"host {agent.host.name} sent nothing to measure its network")
+            _, connected = greeted
+            with connected:
+                rate = _received_bits(connected)
+            asked.result()
+        return rate
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._listener.close()
+
+    def _next(self, within_s: float, purpose: str) -> tuple[str, socket.socket] | None:
+        """The next that has the token and this purpose: host, connection; None: nobody came."""
+        give_up = time.monotonic() + within_s
+        while (left := give_up - time.monotonic()) > 0:
+            self._listener.settimeout(left)
+            try:
+                connected, _ = self._listener.accept()
+            except OSError:
+                return None
+            if (host := self._greeted(connected, purpose)) is not None:
+                connected.settimeout(None)
+                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                return host, connected
+            connected.close()
+        return None
+
+    def _greeted(self, connected: socket.socket, purpose: str) -> str | None:
+        """The host of whoever connected; None for a stranger."""
+        connected.settimeout(GREETING_S)
+        try:
+            said = json.loads(_line(connected))
+            token, host = str(said["token"]).encode(), str(said["host"])
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):
+            return None
+        right = hmac.compare_digest(token, self._token.encode()) and said.get("purpose") == purpose
+        return host if right and host in self._hosts else None
+
+
+def _line(connected: socket.socket) -> bytes:
+    """A line and nothing of what comes after it."""
+    line = b""
+    while not line.endswith(b"\n") and len(line) < GREETING_BYTES:
+        if not (byte := connected.recv(1)):
+            break
+        line += byte
+    return line
+
+
+def _received_bits(connected: socket.socket) -> float:
+    """The rate of what comes until the stream ends, after its first tenth of a second."""
+    buffer, count, begin = bytearray(_BUFFER), 0, time.monotonic() + POUR_S / 4
+    last = begin
+    while got := connected.recv_into(buffer):
+        if (now := time.monotonic()) > begin:
+            count, last = count + got, now
+    return count * 8 / max(last - begin, 1e-3)
+
+
+class HostAgents(AgentClient):
+    """All agents of a run. ``nodes``: the host's id, by node, whose name its link has."""
+
+    def __init__(self, agents: Sequence[HostAgent], nodes: Mapping[str, str]) -> None:
+        self._agents = {agent.host.id: agent for agent in agents}
+        self._nodes = nodes
+        self.underlay: list[Underlay] = []
+        self.shares: Mapping[str, float] = {}
+        self._on_records: Callable[[list[dict[str, Any]]], None] | None = None
+        self._follower: ScheduleFeeder | None = None
+        self._began_ns: int | None = None
+        self._order: list[LinkDirection] = []
+        self._ended = threading.Event()
+        for agent in agents:
+            agent.heard_s = time.monotonic()
+            threading.Thread(target=self._follow_clock, args=(agent,), daemon=True).start()
+
+    @property
+    def on_sample(self) -> Callable[[list[dict[str, Any]]], None] | None:
+        """Who gets link records, of all hosts."""
+        return self._on_records
+
+    @on_sample.setter
+    def on_sample(self, take: Callable[[list[dict[str, Any]]], None] | None) -> None:
+        lock = threading.Lock()
+
+        def in_turn(records: list[dict[str, Any]]) -> None:
+            with lock:
+                assert take is not None
+                take(records)
+
+        self._on_records = take
+        for agent in self._agents.values():
+            agent.on_sample = None if take is None else in_turn
+
+    def ahead_ns(self, node: str) -> int:
+        """Nanoseconds by which a node's host was ahead when links were prepared (monotonic)."""
+        return self._agents[self._nodes[node]].reading.ahead_ns
+
+    def hosts(self) -> list[dict[str, Any]]:
+        """The hosts, their nodes, clocks, and the network between them."""
+        real = {network.host: network.to_json() for network in self.underlay}
+        return [
+            {
+                "id": agent.host.id,
+                "name": agent.host.name,
+                "address": agent.host.address,
+                "nodes": [node for node, host in self._nodes.items() if host == agent.host.id],
+                "clock": agent.reading.to_json(),
+                "underlay": real.get(agent.host.name),
+                "emulated_share": self.shares.get(agent.host.name),
+            }
+            for agent in self._agents.values()
+        ]
+
+    def alive(self) -> bool:
+        """Return whether all are."""
+        return not self.silent()
+
+    def silent(self) -> dict[str, list[str]]:
+        """Hosts that no longer answer, each with its nodes."""
+        return {
+            agent.host.name: [node for node, host in self._nodes.items() if host == agent.host.id]
+            for agent in self._agents.values()
+            if not agent.alive()
+        }
+
+    def locate_tasks(
+        self, network: str, addresses: Mapping[str, str]
+    ) -> dict[str, tuple[Interface, Interface]]:
+        """Find every task's cable on its host, and have all know each other's addresses.
+
+        ``addresses``: by node; what is no node is the controller's, which sends in a replay.
+        """
+
+        def ask(agent: HostAgent) -> dict[str, Place]:
+            own = {n: a for n, a in addresses.items() if self._host_of(n) == agent.host.id}
+            said = read(dict[str, Place], agent.ask("locate_tasks", network=network, addresses=own))
+            agent.ask(
+                "senders", devices=[nic for n, (_, nic, _) in said.items() if n not in self._nodes]
+            )
+            return said
+
+        places = {node: place for own in self._each(ask) for node, place in own.items()}
+        known = [(addresses[node], mac) for node, (mac, _, _) in places.items()]
+        for node, (_, nic, _) in places.items():
+            others = [pair for pair in known if pair[0] != addresses[node]]
+            self._agents[self._host_of(node)].ask("neighbours", device=nic, neighbours=others)
+        return {node: (nic, port) for node, (_, nic, port) in places.items()}
+
+    def _host_of(self, node: str) -> str:
+        manager = next((a.host.id for a in self._agents.values() if a.host.manager), "")
+        return self._nodes.get(node, manager)
+
+    def measure(self, listener: AgentListener) -> list[Underlay]:
+        """Measure the network between the manager's host and each other one, in turn."""
+        self.underlay = []
+        for agent in self._agents.values():
+            rate = None if agent.host.manager else listener.pour(agent)
+            least_us = TcpInfo.of(agent.connected).counters().least_rtt_us or 0
+            self.underlay.append(Underlay(agent.host.name, rate, least_us / 1e6))
+        return self.underlay
+
+    def prepare(
+        self,
+        cables: Mapping[str, Cable],
+        shapes: Mapping[LinkDirection, LinkState],
+        settings: LinkSettings,
+        impaired: Collection[LinkDirection] = (),
+    ) -> dict[str, Any]:
+        """Shape every link on its own host, all hosts at a time; read the hosts' clocks."""
+        self._order = list(shapes)
+
+        def shape(agent: HostAgent) -> dict[str, Any]:
+            own = {link: c for link, c in cables.items() if self._nodes[link] == agent.host.id}
+            ends = {end: state for end, state in shapes.items() if end.link in own}
+            return AgentClient.prepare(
+                agent, own, ends, settings, [end for end in impaired if end.link in own]
+            )
+
+        self._read_clocks()
+        parts = self._each(shape)
+        links = {
+            (link["link"], link["direction"]): link for part in parts for link in part["links"]
+        }
+        return {**parts[0], "links": [links[end.link, end.direction] for end in shapes]}
+
+    def start(self, t0_ns: int, changes: Iterator[LinkChange]) -> None:
+        """Replay ``changes`` on all hosts from the same instant on."""
+        self._record_clocks(0.0)
+        self._follower = ScheduleFeeder(t0_ns, changes, self._feed)
+        self._follower.begin()
+        self._began_ns = t0_ns
+
+    def stop(self) -> LinkReport:
+        """End the replay everywhere. Raises ExperimentError where a clock has moved."""
+        if self._follower is not None:
+            self._follower.end()
+            self._follower = None
+        ends = {
+            LinkDirection(end.link, end.direction): end  # type: ignore[arg-type]
+            for part in self._each(lambda agent: agent.stop().links)
+            for end in part
+        }
+        begun, self._began_ns = self._began_ns, None
+        if begun is not None:
+            self._check_clocks((time.monotonic_ns() - begun) / 1e9)
+        return LinkReport(tuple(ends[end] for end in self._order if end in ends))
+
+    def leave_standing(self) -> None:
+        """Have everything left standing when the agents end."""
+        self._each(AgentClient.leave_standing)
+
+    def close(self) -> None:
+        """Let every agent that answers undo everything and end; safe to call twice."""
+        self._ended.set()
+        if self._follower is not None:
+            self._follower.end()
+        for agent in self._agents.values():
+            if agent.alive():
+                with suppress(ExperimentError, MachineError):
+                    agent.tear_down()
+            agent.close()
+
+    def _feed(self, operation: str, changes: list[Any], **fields: Any) -> None:
+        for agent in self._agents.values():
+            own = [change for change in changes if self._nodes[change[1]] == agent.host.id]
+            if "t0_ns" in fields:
+                told = {**fields, "t0_ns": fields["t0_ns"] + agent.reading.ahead_ns}
+            else:
+                told = fields
+            agent.ask(operation, changes=own, **told)
+
+    def _each(self, action: Callable[[HostAgent], T]) -> list[T]:
+        """Do the same with every agent that has nodes, side by side; raises what one raises."""
+        busy = [agent for agent in self._agents.values() if agent.host.id in self._nodes.values()]
+        with ThreadPoolExecutor(len(busy)) as pool:
+            return list(pool.map(action, busy))
+
+    def _read_clocks(self) -> None:
+        for agent in self._agents.values():
+            agent.reading = best([agent.clock() for _ in range(READINGS)])
+            if agent.reading.error_ns > MOST_ERROR_NS:
+                raise MachineError(
+                    f"the clock of host {agent.host.name} is known to "
+                    f"{agent.reading.error_ns / 1e6:.1f} ms, and {MOST_ERROR_NS / 1e6:g} ms are "
+                    "the most",
+                    fix="Use a faster control network, or hosts that are less busy",
+                )
+
+    def _check_clocks(self, at_s: float) -> None:
+        for agent in self._agents.values():
+            now = best([agent.clock() for _ in range(READINGS)])
+            moved = moved_ns(agent.reading, now)
+            self._record(agent, now, at_s)
+            if moved > MOST_ERROR_NS:
+                raise ExperimentError(
+                    f"in {at_s:.0f} s the clock of host {agent.host.name} moved by "
+                    f"{moved / 1e6:.1f} ms against the controller's, and "
+                    f"{MOST_ERROR_NS / 1e6:g} ms are the most: times across hosts are not to be "
+                    "relied upon"
+                )
+
+    def _record_clocks(self, at_s: float) -> None:
+        for agent in self._agents.values():
+            self._record(agent, agent.reading, at_s)
+
+    def _record(self, agent: HostAgent, reading: ClockReading, at_s: float) -> None:
+        if self._on_records is not None:
+            moved = reading.ahead_ns - agent.reading.ahead_ns
+            record = HostClock(agent.host.name, at_s, reading.ahead_ns, moved, reading.error_ns)
+            self._on_records([record.to_json()])
+
+    def _follow_clock(self, agent: HostAgent) -> None:
+        """Ask a host for its clock from time to time; one that does not answer is silent."""
+        while not self._ended.wait(EVERY_S):
+            try:
+                reading = agent.clock()
+            except (ExperimentError, MachineError):
+                return
+            begun = self._began_ns
+            if begun is not None and (at_s := (time.monotonic_ns() - begun) / 1e9) > 0:
+                with suppress(OSError):
+                    self._record(agent, reading, at_s)

@@ -1,0 +1,216 @@
+"""The swarm fabric: every node a task of a Docker Swarm, on an existing swarm's hosts.
+
+The controller runs as root on a manager. Its own task keeps a network namespace there, which is on
+both networks: in it the session listens, and it stands for the switch.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import zlib
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from typing import NoReturn
+
+from testbed.errors import InputError, MachineError
+from testbed.fabric import cleanup
+from testbed.fabric.base import Launched, Networks, RunContext
+from testbed.fabric.cleanup import sweep
+from testbed.fabric.docker.compose_file import Document, load_templates, to_yaml
+from testbed.fabric.swarm import engine
+from testbed.fabric.swarm.agents import AgentListener, HostAgents
+from testbed.fabric.swarm.engine import SwarmManager, image_reference
+from testbed.fabric.swarm.stack_file import (
+    AGENT,
+    CONTROLLER,
+    StackPlan,
+    assign,
+    check_underlay,
+    render,
+    without_nodes,
+)
+from testbed.host import images
+from testbed.host.checks import free_subnets, routed
+from testbed.host.paths import shipped
+from testbed.journal import KEPT, Journal
+from testbed.topology import Cable, NodePlacement, NodeSpec, RackSpec
+from testbed.user_files import PinnedFolder
+
+FILE = "stack.yaml"
+CONNECT_S = 30.0
+LOGS_S = 10.0
+
+
+class SwarmFabric:
+    """Tasks of a swarm. Raises MachineError where this is no manager, or not root."""
+
+    agent: HostAgents
+
+    def __init__(self, context: RunContext) -> None:
+        self.context = context
+        for known in (cleanup, engine):
+            known.register()
+        if os.geteuid() != 0:
+            raise MachineError(
+                "the controller of a swarm enters its task's network, which takes root",
+                fix="Run it with sudo, on a manager of the swarm",
+            )
+        if shutil.which("docker") is None:
+            raise MachineError("the program `docker` is missing", fix="Run `testbed setup`")
+        images.require()
+        self.swarm = SwarmManager(context.id)
+        self.racks: dict[str, Cable] = {}
+        self.specs: dict[str, NodeSpec] = {}
+        self.journal: Journal | None = None
+        self.folder: PinnedFolder | None = None
+        self.plan: StackPlan | None = None
+        self._switch = ""
+        self._listener: AgentListener | None = None
+
+    def create(self, specs: list[NodeSpec], racks: Sequence[RackSpec] = ()) -> Networks:
+        """Make both networks and the controller's task. Raises InputError for what no swarm has."""
+        self._check(racks)
+        self.folder = self.context.opened()
+        self.specs = {spec.name: spec for spec in specs}
+        hosts = assign(specs, self.swarm.hosts(), self.context.swarm.placement)
+        image = image_reference(self.context.swarm.registry)
+        self.journal = Journal.open(self.context.id)
+        self.journal.add(engine.KIND, run=self.context.id)
+        self.swarm.add_secret(self.context.token)
+        taken = [*routed(), *self.swarm.taken()]
+        # hosts may have networks that this one knows nothing of: so where to begin is random
+        start = zlib.crc32(self.context.id.encode())
+        data, control = free_subnets(taken, len(specs) + 2 * len(hosts), start=start)
+        self.plan = StackPlan(
+            id=self.context.id,
+            image=image,
+            data=data,
+            control_network=control,
+            hosts=hosts,
+            folders=tuple(each.path for each in self.context.folders),
+            trains=self.context.trains,
+        )
+        self.swarm.deploy(without_nodes(self._document()))
+        (task,) = self.swarm.await_running([CONTROLLER])[CONTROLLER]
+        netns = f"/proc/{self.swarm.process(task)}/ns/net"
+        here = task.addresses["control"]
+        self._listener = AgentListener(
+            here, netns, self.context.token, {host.id: host for host in hosts.values()}
+        )
+        self.plan = replace(self.plan, control=here)
+        self._switch = task.addresses["data"]
+        return Networks(here, task.addresses["data"], netns, control_netns=netns)
+
+    def start(self) -> dict[str, NodePlacement]:
+        """Start agents and nodes; measure the network between hosts. Raises ExperimentError."""
+        assert self.plan is not None and self.folder is not None and self._listener is not None
+        document = self._document()
+        self.folder.write(FILE, to_yaml(document).encode())
+        self.swarm.deploy(document)
+        nodes = {name: host.id for name, host in self.plan.hosts.items()}
+        running = self.swarm.await_running([*self.specs, AGENT])
+        self.agent = HostAgents(self._listener.agents(CONNECT_S), nodes)
+        measured = self.agent.measure(self._listener)
+        self.agent.shares = check_underlay(measured, self.plan.hosts, self.context.swarm.rates)
+        addresses = {name: running[name][0].addresses for name in self.specs}
+        data = {name: own["data"] for name, own in addresses.items()}
+        if any(host.manager for host in self.plan.hosts.values()):
+            data[CONTROLLER] = self._switch
+        cables = self.agent.locate_tasks(self.swarm.network_id("data"), data)
+        return {
+            name: NodePlacement(
+                spec, addresses[name]["data"], addresses[name]["control"], *cables[name]
+            )
+            for name, spec in self.specs.items()
+        }
+
+    def launch(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> Launched:
+        """No command can be launched in a task of another host."""
+        del name, command, environment
+        self._refuse("commands")
+
+    def signal(self, name: str, number: int) -> None:
+        """Nor can it be sent a signal."""
+        del name, number
+        self._refuse("signals")
+
+    def pause(self, name: str) -> None:
+        """Tasks of other hosts cannot be paused."""
+        del name
+        self._refuse("pauses")
+
+    def resume(self, name: str) -> None:
+        """No node is paused."""
+
+    def kill(self, name: str) -> None:
+        """End a node's task, and with it its network."""
+        self.swarm.stop_node(name)
+
+    def restart(self, name: str) -> None:
+        """A task that has ended is not started again."""
+        del name
+        self._refuse("restarts")
+
+    def dead(self) -> dict[str, str]:
+        """Nodes whose task has ended, or whose host no longer answers, each with how."""
+        dead: dict[str, str] = {}
+        if hasattr(self, "agent"):
+            for host, nodes in self.agent.silent().items():
+                also = f", with {', '.join(nodes)}" if len(nodes) > 1 else ""
+                dead |= dict.fromkeys(nodes, f"its host {host} no longer answers{also}")
+        with suppress(MachineError):
+            for task in self.swarm.tasks():
+                if task.node and task.state in ("complete", "failed", "rejected", "orphaned"):
+                    how = task.error or f"ended with exit code {task.exit_code}"
+                    dead.setdefault(task.node, how)
+        return dead
+
+    def save_logs(self) -> None:
+        """Write the output of every node's task to ``log/<node>.log``."""
+        if self.folder is not None and self.plan is not None:
+            silent = self.agent.silent() if hasattr(self, "agent") else {}
+            gone = {node for nodes in silent.values() for node in nodes}
+            there = [name for name in self.specs if name not in gone]
+            self.swarm.save_logs(self.folder.folder("log"), there, LOGS_S)
+
+    def keep(self) -> None:
+        """Leave everything standing when this process ends, until ``testbed clean --all``."""
+        if hasattr(self, "agent"):
+            self.agent.leave_standing()
+        if self.journal is not None:
+            self.journal.add(KEPT)
+
+    def destroy(self) -> None:
+        """Save the logs, then remove whatever of this run is there, on every host."""
+        if self.journal is None:
+            self.swarm.close()
+            return
+        with ExitStack() as stack:  # each in turn, last first, whatever another raises
+            stack.callback(self.swarm.close)
+            stack.callback(sweep, self.journal)
+            stack.callback(self.save_logs)
+            if self._listener is not None:
+                stack.callback(self._listener.close)
+            if hasattr(self, "agent"):
+                self.agent.close()
+
+    def _document(self) -> Document:
+        assert self.plan is not None
+        return render([*self.specs.values()], self.plan, load_templates(shipped("compose")))
+
+    def _check(self, racks: Sequence[RackSpec]) -> None:
+        if racks:
+            self._refuse("racks")
+        if self.context.multicast:
+            self._refuse("multicasts")
+        if self.context.exec_environment is not None:
+            self._refuse("commands")
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise InputError(
+            f"{what} are not possible on a swarm",
+            where="--fabric swarm",
+            hint="Take --fabric netns or docker, on one host",
+        )

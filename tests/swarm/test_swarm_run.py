@@ -1,0 +1,155 @@
+"""Runs on a swarm of three engines, each with a clock of its own: the same results as on one engine; what dies is named; nothing is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lab import CLOCKS, Lab, child
+from verdict_rig import accepted_run
+
+from testbed.process import environment
+from testbed.records.run_directory import read_events, read_json, read_jsonl
+
+pytestmark = [pytest.mark.root, pytest.mark.docker]
+
+SCENARIO = """
+name: spread
+nodes: {{server: {{role: server}}, worker: {{role: worker, count: 3}}}}
+links:
+  default: {{up: {{rate: 40 Mbit/s, queue: 50 ms}}, down: {{rate: 40 Mbit/s, queue: 50 ms}}}}
+events: [{{kind: step, links: [server], at: 1 s, rate: 20 Mbit/s}}]
+train:
+  task: digits
+  model: mlp
+  optimizer: {{name: sgd, lr: 0.1}}
+  pace: 300 ms
+  stop: {{steps: {steps}}}
+  evaluate_every: 5
+algorithms: [topk-0.15]
+congestion: cubic
+"""
+REACHED_S, NAMED_S, ENDED_S = 90.0, 10.0, 60.0
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    with Lab(3) as made:
+        yield made
+
+
+class SwarmRun:
+    """``testbed run`` on the first host."""
+
+    def __init__(self, lab: Lab, folder: Path, fabric: str, steps: int) -> None:
+        self.folder = folder
+        folder.mkdir()
+        scenario = folder / "scenario.yaml"
+        scenario.write_text(SCENARIO.format(steps=steps))
+        command = [
+            sys.executable,
+            "-m",
+            "testbed",
+            "run",
+            str(scenario),
+            "--fabric",
+            fabric,
+            "--no-figures",
+        ]
+        self.process = subprocess.Popen(
+            lab.manager.command(*command, "--out", str(folder)),
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment(), cwd=folder,
+        )  # fmt: skip
+
+    def ended(self, within_s: float = REACHED_S) -> str:
+        return self.process.communicate(timeout=within_s)[0]
+
+    @property
+    def directory(self) -> Path:
+        (directory,) = (self.folder / "runs").iterdir()
+        return directory
+
+    def await_steps(self) -> None:
+        give_up = time.monotonic() + REACHED_S
+        while not any(
+            path.stat().st_size for path in self.folder.glob("runs/*/events/worker-*.jsonl")
+        ):
+            assert self.process.poll() is None, self.ended()
+            assert time.monotonic() < give_up
+            time.sleep(0.1)
+
+    def trained(self) -> dict[str, Any]:
+        """Payloads of every step, and accuracies."""
+        events = read_events(self.directory)
+        steps = {(e["node"], e["step"]): e["payload_crc"] for e in events["step"]}
+        accuracy = [(e["node"], e["step"], e["accuracy"]) for e in events["evaluation"]]
+        return {"payloads": steps, "accuracy": sorted(accuracy)}
+
+
+def test_a_swarm_trains_as_one_engine_does(lab: Lab, tmp_path: Path) -> None:
+    spread = SwarmRun(lab, tmp_path / "swarm", "swarm", 10)
+    said = spread.ended()
+    assert spread.process.returncode in (0, 1), said
+    accepted_run(spread.directory, spread.process.returncode)
+    assert lab.left() == []
+    single = SwarmRun(lab, tmp_path / "docker", "docker", 10)
+    said = single.ended()
+    assert single.process.returncode in (0, 1), said
+    assert spread.trained() == single.trained()
+    assert len(spread.trained()["payloads"]) == 3 * 10
+    _check_hosts(spread.directory)
+
+
+def _check_hosts(directory: Path) -> None:
+    """Nodes are on three hosts, whose clocks are as far apart as they were made."""
+    hosts = read_json(directory / "manifest.json")["hosts"]
+    assert [host["name"] for host in hosts] == ["h1", "h2", "h3"]
+    assert sorted(len(host["nodes"]) for host in hosts) == [1, 1, 2]
+    for host, ahead_s in zip(hosts, CLOCKS, strict=True):
+        assert abs(host["clock"]["ahead_ns"] - ahead_s * 1e9) <= host["clock"]["error_ns"] < 5e6
+    looks = [each for each in read_jsonl(directory / "links.jsonl") if each["kind"] == "host_clock"]
+    assert {each["host"] for each in looks} == {"h1", "h2", "h3"}
+    certified = read_json(directory / "certificate.json")["hosts"]
+    assert all(host["clock"]["moved_ns"] < 5e6 for host in certified)
+    assert certified[1]["underlay"]["overhead_bytes"] == 50
+    assert 0 < certified[1]["emulated_share"] < 0.7
+
+
+def test_clean_removes_what_a_killed_controller_left_on_every_host(
+    lab: Lab, tmp_path: Path
+) -> None:
+    run = SwarmRun(lab, tmp_path / "killed", "swarm", 1000)
+    run.await_steps()
+    assert len({line.split()[0] for line in lab.left()}) == 3
+    os.kill(child(run.process.pid), signal.SIGKILL)
+    run.ended()
+    cleaned = lab.manager.run(sys.executable, "-m", "testbed", "clean", "--json", cwd=tmp_path)
+    (removed,) = json.loads(cleaned)["runs"]
+    assert sum("secret" in thing for thing in removed["removed"]) == 1
+    assert lab.await_nothing_left() == []
+
+
+def test_a_host_that_dies_is_named_with_its_nodes(lab: Lab, tmp_path: Path) -> None:
+    run = SwarmRun(lab, tmp_path / "dies", "swarm", 1000)
+    run.await_steps()
+    hosts = read_json(run.directory / "manifest.json")["hosts"]
+    victim = next(host for host in hosts if host["name"] == "h3")
+    lab.hosts[2].kill()
+    died = time.monotonic()
+    while not (run.directory / "certificate.json").exists():
+        assert time.monotonic() - died < NAMED_S, "nobody has noticed"
+        time.sleep(0.05)
+    said = run.ended(ENDED_S)
+    assert run.process.returncode == 1
+    assert "host h3" in said
+    assert victim["nodes"]
+    assert any(node in said for node in victim["nodes"])
+    assert lab.await_nothing_left() == []
