@@ -17,7 +17,7 @@ from testbed.records.manifest import Thresholds
 
 
 @dataclass(frozen=True, slots=True)
-class HostClock(Event):
+class HostClockOffset(Event):
     """The monotonic clock of a swarm's host against the session's, about once a second."""
 
     kind = "host_clock"

@@ -16,7 +16,7 @@ from testbed.errors import ExperimentError, InputError, MachineError
 from testbed.fabric.docker.compose_file import Document, load_templates, to_yaml
 from testbed.fabric.swarm.agents import AgentListener
 from testbed.fabric.swarm.clocks import ClockReading, best, moved_ns
-from testbed.fabric.swarm.engine import Task, _gpus, _runs
+from testbed.fabric.swarm.engine import SwarmTask, _gpus, _runs
 from testbed.fabric.swarm.stack_file import (
     AGENT,
     CONTROLLER,
@@ -152,8 +152,8 @@ def test_the_shortest_round_trip_tells_the_clock() -> None:
     assert moved_ns(ClockReading(500, 10, 0), ClockReading(470, 20, 0)) == 60
 
 
-def task(state: str, error: str = "") -> Task:
-    return Task("worker-0", "worker-0", "id-b", state, error, 1, "", {})
+def task(state: str, error: str = "") -> SwarmTask:
+    return SwarmTask("worker-0", "worker-0", "id-b", state, error, 1, "", {})
 
 
 def test_a_task_that_will_not_run_says_why() -> None:

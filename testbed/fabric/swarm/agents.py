@@ -23,7 +23,7 @@ from testbed.fabric.swarm.stack_file import SwarmHost, Underlay
 from testbed.links.agent.client import AgentClient, LinkReport, ScheduleFeeder
 from testbed.links.agent.protocol import LinkSettings, read
 from testbed.links.network.namespaces import inside
-from testbed.records.intervals import HostClock
+from testbed.records.intervals import HostClockOffset
 from testbed.scenario.link_state import LinkChange, LinkDirection, LinkState
 from testbed.topology import AGENT_PORT, Cable, Interface
 from testbed.transport.connection import TcpInfo
@@ -406,7 +406,9 @@ class HostAgents(AgentClient):
     def _record(self, agent: HostAgent, reading: ClockReading, at_s: float) -> None:
         if self._on_records is not None:
             moved = reading.ahead_ns - agent.reading.ahead_ns
-            record = HostClock(agent.host.name, at_s, reading.ahead_ns, moved, reading.error_ns)
+            record = HostClockOffset(
+                agent.host.name, at_s, reading.ahead_ns, moved, reading.error_ns
+            )
             self._on_records([record.to_json()])
 
     def _follow_clock(self, agent: HostAgent) -> None:

@@ -46,7 +46,7 @@ _NVIDIA = "NVIDIA-GPU"
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class SwarmTask:
     """A task of a run. ``node``: "" for what is no node; ``host``: the id of its host."""
 
     node: str
@@ -105,7 +105,7 @@ class SwarmManager:
         except CommandFailed as error:
             raise MachineError(f"the swarm refused the stack: {error.output.strip()}") from None
 
-    def tasks(self) -> list[Task]:
+    def tasks(self) -> list[SwarmTask]:
         """All tasks of the run. Raises MachineError where the manager does not answer."""
         from docker.errors import APIError
         from requests.exceptions import RequestException
@@ -121,14 +121,14 @@ class SwarmManager:
             raise MachineError(f"the swarm's manager does not answer: {error}") from error
         return [self._task(attributes, names) for attributes in listed]
 
-    def await_running(self, services: Sequence[str]) -> dict[str, list[Task]]:
+    def await_running(self, services: Sequence[str]) -> dict[str, list[SwarmTask]]:
         """Wait until every task of these services runs; returns them by service.
 
         Raises ExperimentError for one that ends or is refused, or after ``START_S``.
         """
         give_up = time.monotonic() + START_S
         while True:
-            tasks: dict[str, list[Task]] = {name: [] for name in services}
+            tasks: dict[str, list[SwarmTask]] = {name: [] for name in services}
             for task in self.tasks():
                 if task.service in tasks:
                     tasks[task.service].append(task)
@@ -143,7 +143,7 @@ class SwarmManager:
                 )
             time.sleep(_POLL_S)
 
-    def process(self, task: Task) -> int:
+    def process(self, task: SwarmTask) -> int:
         """The first process of a task on this host."""
         return int(self.client.api.inspect_container(task.container)["State"]["Pid"])
 
@@ -231,7 +231,7 @@ class SwarmManager:
                 left.append(str(network.name))
         return left
 
-    def _task(self, attributes: Mapping[str, Any], names: Mapping[str, str]) -> Task:
+    def _task(self, attributes: Mapping[str, Any], names: Mapping[str, str]) -> SwarmTask:
         status = attributes["Status"]
         container = status.get("ContainerStatus") or {}
         service = names[attributes["ServiceID"]]
@@ -240,7 +240,7 @@ class SwarmManager:
             for each in attributes.get("NetworksAttachments") or ()
         }
         known = {name: network_name(self.run, name) for name in ("data", "control")}
-        return Task(
+        return SwarmTask(
             node="" if service in (AGENT, CONTROLLER) else service,
             service=service,
             host=attributes.get("NodeID", ""),
@@ -281,7 +281,7 @@ def _gpus(resources: Sequence[Mapping[str, Any]]) -> int:
     return count
 
 
-def _runs(task: Task) -> bool:
+def _runs(task: SwarmTask) -> bool:
     """Raises ExperimentError for a task that will not run any more."""
     if task.state == "running":
         return True
