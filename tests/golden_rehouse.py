@@ -38,7 +38,9 @@ MACHINE = frozenset({"dir", "versions", "started_at"})
 """Keys of records that do not depend on the scenario alone."""
 ROUNDED = frozenset({"loss", "accuracy", "payload_crc", "threshold", "held", "sent", "curves"})
 """Keys of records that differ between processors, in whose vectors sums are rounded otherwise."""
-SENSITIVE = frozenset({"accordion", "adalag", "algc", "algc-residuals", "lags", "oracle"})
+SENSITIVE = frozenset(
+    {"accordion", "adalag", "algc", "algc-residuals", "lags", "oracle", "topk-linear"}
+)
 """Algorithms whose decisions depend on the last digits of gradients: they differ between
 processors, as with ``ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE``."""
 
