@@ -50,7 +50,8 @@ def known(runs: Path) -> set[tuple[str, int, int]]:
 
 def tell(title: str, runs: Path, others: Sequence[str]) -> None:
     size_bytes = sum(4.0 * parameter.numel() for parameter in CharTransformer().parameters())
-    print("\n".join([f"\n{title}", *report(trained_in(runs), OURS, others, size_bytes)]))
+    lines = [f"\n{title}", *report(trained_in(runs), OURS, others, size_bytes)]
+    print("\n".join(lines), flush=True)
 
 
 def draw(runs: Path, out: Path) -> None:

@@ -1,7 +1,7 @@
 """Messages to the kernel, byte for byte those that were recorded of an encoder written by hand; and read again as they were meant.
 
 Two differ from the recorded: pyroute2 ends a device's alias with a zero, which the kernel takes and leaves out; and the filter's selector
-was two bytes of zeros too long. The recorded had bursts of 0.5 ms at every rate. Two were recorded again, since random loss has no correlation any more: ``line with all shares``, with and without a table.
+was two bytes of zeros too long. The recorded had bursts of 0.5 ms at every rate. Two were recorded again, since random loss has no correlation any more: ``line with all shares``, with and without a table; and ``demo.yaml``, since the demonstration has other rates.
 """
 
 from __future__ import annotations

@@ -35,6 +35,13 @@ FORBIDDEN = {
 ALLOWED = {
     # one pass over a big vector, shared out: its result does not depend on the number of threads
     "compress/kernels/cpu.py": {"concurrent"},
+    # the package that makes MNIST-1D draws from the global generators, whose states are restored
+    "training/tasks/datasets.py": {
+        "getstate",
+        "setstate",
+        "np.random.get_state",
+        "np.random.set_state",
+    },
 }
 PRIVATE_GENERATORS = {"Random", "Generator", "default_rng", "SeedSequence", "PCG64", "Philox"}
 TORCH_DRAWS = {
@@ -55,20 +62,23 @@ def violations(source: str, allowed: Collection[str] = ()) -> list[str]:
         if isinstance(node, ast.Import):
             problem = next((a.name for a in node.names if a.name.split(".")[0] in forbidden), None)
         elif isinstance(node, ast.ImportFrom):
-            problem = _import_problem(node, forbidden)
+            problem = _import_problem(node, forbidden, allowed)
         elif isinstance(node, ast.Call):
             problem = _call_problem(node, imported)
-        if problem:
+        if problem and problem not in allowed:
             found.append(f"line {node.lineno}: {problem}")
     return found
 
 
-def _import_problem(node: ast.ImportFrom, forbidden: Collection[str]) -> str | None:
+def _import_problem(
+    node: ast.ImportFrom, forbidden: Collection[str], allowed: Collection[str]
+) -> str | None:
     module = (node.module or "").split(".")[0]
     if module in forbidden and not node.level:
         return module
     if node.module in ("random", "numpy.random"):
-        return next((a.name for a in node.names if a.name not in PRIVATE_GENERATORS), None)
+        names = (a.name for a in node.names if a.name not in PRIVATE_GENERATORS | set(allowed))
+        return next(names, None)
     return None
 
 
