@@ -104,7 +104,7 @@ def test_missing_extra_is_a_sentence_with_its_command(smallest: Installed) -> No
     ):
         said = smallest.run(*words, code=3).stderr
         assert f"Run `pip install 'narrows[{extra}]'`" in said and "Traceback" not in said
-    said = smallest.run("doctor", code=3).stdout
+    said = smallest.run("doctor", code=None).stdout  # 3 where the machine lacks something
     assert "Run `pip install 'narrows[docker,report,sim]'`" in said and "make " not in said
 
 
