@@ -123,7 +123,7 @@ def _check_hosts(directory: Path) -> None:
     assert 0 < certified[1]["emulated_share"] < 0.7
 
 
-@pytest.mark.nightly  # by day: test_a_host_that_dies_is_named_with_its_nodes
+@pytest.mark.nightly
 def test_clean_removes_what_a_killed_controller_left_on_every_host(
     lab: Lab, tmp_path: Path
 ) -> None:
@@ -138,6 +138,7 @@ def test_clean_removes_what_a_killed_controller_left_on_every_host(
     assert lab.await_nothing_left() == []
 
 
+@pytest.mark.nightly
 def test_a_host_that_dies_is_named_with_its_nodes(lab: Lab, tmp_path: Path) -> None:
     run = SwarmRun(lab, tmp_path / "dies", "swarm", 1000)
     run.await_steps()
