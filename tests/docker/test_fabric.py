@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from standing import Standing, left_of
 
+from testbed.fabric.base import new_id
 from testbed.fabric.docker.engine import clean
 from testbed.journal import journals
 
@@ -137,6 +138,25 @@ def test_death_is_seen_with_its_cause_and_clean_removes_what_is_left(
     assert len(removed) == 4 and clean({"kind": "docker", "run": own.id}) == []
     assert left_of(own.id) == []
     assert plain.fabric.dead() == {} and len(left_of(plain.id)) == 4
+
+
+def test_volumes_that_an_image_declares_go_with_the_container(image: str) -> None:
+    """The engine makes one without a label, whose name only the container knows."""
+    run = new_id()
+    declared = ["--label", f"narrows.run={run}", "--volume", "/declared"]
+    container = _said("docker", "create", *declared, image, "true")
+    volume = _said("docker", "inspect", "--format", "{{(index .Mounts 0).Name}}", container)
+    try:
+        assert _said("docker", "volume", "ls", "--quiet", "--filter", f"name={volume}") == volume
+        assert len(clean({"kind": "docker", "run": run})) == 1
+        assert _said("docker", "volume", "ls", "--quiet", "--filter", f"name={volume}") == ""
+    finally:
+        for left in (["rm", container], ["volume", "rm", volume]):
+            subprocess.run(["docker", *left, "--force"], capture_output=True, check=False)
+
+
+def _said(*command: str) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def _data_mac(made: Standing, node: str) -> str:

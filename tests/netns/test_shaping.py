@@ -197,6 +197,26 @@ def test_prepare_again_is_clean_after_an_unfinished_queue(rig: Rig) -> None:
     assert "backlog 0b 0p" in shown
 
 
+def test_a_run_does_not_wait_for_what_the_one_before_sent(rig: Rig) -> None:
+    """At 1 kbit/s the second frame of 1000 B leaves at once, and is paid for seconds later."""
+    nic, slow = rig.places["worker-0"].nic, LinkState(1000, 100_000)
+    end = ShapedQueue(LinkDirection("worker-0", "up"), QdiscDevice(nic.netns, nic.index, nic.name))
+    with namespaces.inside(nic.netns):
+        sender = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+    try:
+        end.install(slow)
+        sender.bind((nic.name, 0))
+        for _ in range(2):
+            sender.send(bytes(1000))
+        before = end.read()
+        assert before.backlog_bytes == 0 and before.debt_ns > 1_000_000_000
+        end.install(slow)
+        assert end.zero.debt_ns == 0
+    finally:
+        sender.close()
+        end.remove()
+
+
 def test_a_run_does_not_count_what_an_outage_of_the_run_before_threw_away(rig: Rig) -> None:
     end, place = LinkDirection("worker-0", "up"), rig.places["worker-0"]
     shape = LinkState(100_000, 400_000)

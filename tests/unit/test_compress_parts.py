@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import numpy as np
 import pytest
 import torch
 
 from testbed.compress.aggregate import DeviceSupport, HostSupport
 from testbed.compress.base import BufferPool, PayloadBuffer, Selection
-from testbed.compress.compressor import EncodedBucket, together
+from testbed.compress.compressor import Compressor, EncodedBucket, together
 from testbed.compress.gradient_stats import element_count, error_curve, refuse, stride
 from testbed.compress.layout import Layout, Part, cut, in_buckets
 from testbed.compress.memory import join_parameters, key, parameters_of, split_by_parameter
@@ -145,6 +147,20 @@ def test_messages_together_took_the_passes_of_their_elements() -> None:
     assert together([one, packed(5, None)]) is None
     empty = together([packed(0, Selection(3.0)), packed(0, Selection(1.0))])
     assert empty == Selection(0.0)
+
+
+def test_a_message_is_itemised_by_parameter_from_its_first_element_to_its_last() -> None:
+    """Sent are the first elements of all four parameters, and the last ones of two."""
+    compressor, flat = Compressor.named("topk", "none", {"all": LAYOUT}), torch.zeros(26)
+    compressor.itemise = True
+    places = [0, 11, 12, 15, 16, 25]
+    flat[places] = torch.arange(1.0, 7.0)
+    packed = compressor.compress("all", flat, 6 / 26, Random(0))
+    assert [share.count for share in packed.parts] == [2, 1, 1, 2]
+    length = len(packed.payload)
+    assert [share.bytes for share in packed.parts] == [length * n / 6 for n in (2, 1, 1, 2)]
+    whole = compressor.compress("all", flat, 1.0, Random(0))
+    assert [share.count for share in whole.parts] == [part.size for part in LAYOUT]
 
 
 def test_a_curve_looks_at_every_s_th_element_with_an_s_prime_to_the_length() -> None:

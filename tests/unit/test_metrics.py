@@ -21,6 +21,7 @@ from synthetic_run import Recipe, make_run
 from testbed.errors import MachineError
 from testbed.records import exporter as module
 from testbed.records import metrics
+from testbed.records.events import GradientRecord
 from testbed.records.exporter import Exporter, SessionExporter
 from testbed.records.run_directory import read_events, read_jsonl
 
@@ -158,6 +159,17 @@ def test_a_server_shows_rounds_and_its_links(run: Path) -> None:
                    "delivered_bits": 4e6})  # fmt: skip
     assert values(exporter, metrics.LINK_RATE, direction="up", source="asked") == [2e6]
     assert values(exporter, metrics.LINK_RATE, direction="up", source="delivered") == [1e6]
+
+
+def test_an_asynchronous_server_counts_gradients_as_workers_send_them() -> None:
+    exporter = Exporter({"node": "server"})
+    exporter.begin(LABELS)
+    for version, size in enumerate((1000, 24), 1):
+        taken = GradientRecord("server", 1, version, 1, version, 0, 0, size, *[0.5] * 5)
+        exporter.observe(taken.to_json())
+    assert values(exporter, metrics.STEPS) == [2]
+    assert values(exporter, metrics.BYTES, direction="up") == [1024]
+    assert values(exporter, metrics.BYTES, direction="down") == []
 
 
 def test_a_new_run_starts_from_nothing(run: Path) -> None:

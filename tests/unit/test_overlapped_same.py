@@ -10,8 +10,11 @@ import torch
 from overlap_rig import BUCKETS, DENSE, PACE_S, QSGD, STEPS, TOPK, Stage, overlapped, parameters
 
 from testbed.algorithms import Algorithm
+from testbed.compress.payload import decode
+from testbed.node import Kind, Message
 
 torch.set_num_threads(1)
+RANDK = Algorithm("randk", "randk", "feedback", options={"density": 0.05})
 plain = functools.cache(lambda: parameters(DENSE))
 
 
@@ -58,6 +61,24 @@ def test_what_is_drawn_for_a_bucket_does_not_depend_on_when(drawn: Algorithm, se
         for send_s in (0.0, 0.2):  # a bucket that waits to be sent may be overtaken
             found = parameters(overlapped(drawn, order=order), servers=servers, send_s=send_s)
             assert found == apart
+
+
+def test_workers_draw_apart_for_the_same_bucket() -> None:
+    """Else their rounding errors would not cancel, nor would they send different elements."""
+    stage, sent = Stage(overlapped(RANDK)), dict[tuple[int, int], list[bytes]]()
+
+    def keep(message: Message) -> list[Message]:
+        if message.kind is Kind.GRADIENT:
+            sent.setdefault((message.step, message.bucket), []).append(bytes(message.body))
+        return [message]
+
+    for worker in ("worker-0", "worker-1"):
+        stage.alter(worker, keep)
+    own = stage.play().of("worker-0", "bucket")
+    sizes = {(bucket["step"], bucket["bucket"]): bucket["size"] for bucket in own}
+    seeds = {at: {decode(body, sizes[at]).seed for body in sent[at]} for at in sent}
+    assert len(seeds) == BUCKETS * STEPS
+    assert all(len(drawn - {None}) == 2 for drawn in seeds.values())
 
 
 def test_momentum_and_decay_by_bucket() -> None:

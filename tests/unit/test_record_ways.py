@@ -154,6 +154,12 @@ def test_acknowledgements_of_other_traffic_are_on_the_way_too() -> None:
     assert why(group("up", 3.5, 4.0), asked(), flows=[to_w1]) == []
 
 
+def test_what_a_burst_left_in_queues_is_on_the_way_for_a_second() -> None:
+    burst = flow("w1", "w0", 1.0, 2.0)
+    assert why(group(start_s=2.9, last_s=3.5), asked(), flows=[burst]) == ["traffic"]
+    assert why(group(start_s=3.1, last_s=3.5), asked(), flows=[burst]) == []
+
+
 @pytest.mark.parametrize(
     ("name", "given"),
     [

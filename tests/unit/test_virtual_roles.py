@@ -145,6 +145,8 @@ def test_dilation_scales_what_the_controller_sees() -> None:
     record = stage.play().of("worker-0", "step")[3]
     assert record["controller"]["delay_s"] == pytest.approx(record["delay_s"] / 4)
     assert record["controller"]["link_rate_bits"] == 4 * LINK.up_bits
+    took_s = record["end_s"] - record["start_s"]
+    assert record["controller"]["step_s"] == pytest.approx(took_s / 4)
 
 
 def test_a_run_stops_one_step_after_its_accuracy() -> None:
