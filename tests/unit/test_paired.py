@@ -67,6 +67,10 @@ def test_of_few_values_there_is_no_interval() -> None:
     assert interval([3.0, 3.0]) == Interval(3.0, 3.0, 3.0)
 
 
+def test_values_that_are_not_known_make_no_interval_narrower() -> None:
+    assert interval([1.0, None, 2.0, float("nan"), 4.0]) == interval([1.0, 2.0, 4.0])
+
+
 def test_no_difference_says_so() -> None:
     same = [
         entry(name, seed, 10.0 + (seed if name == "a" else 3 - seed))

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import threading
 import tomllib
 import zipfile
@@ -62,6 +63,19 @@ def test_stamp(tmp_path: Path) -> None:
     assert not stamp.fresh()
     stamp.write()
     assert stamp.fresh() and not paths.Stamp(stamp.path, "two").fresh()
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder whose programs are started before the system's."""
+    (tmp_path / "programs").mkdir()
+    monkeypatch.setenv("PATH", f"{tmp_path / 'programs'}{os.pathsep}{os.environ['PATH']}")
+    return tmp_path / "programs"
+
+
+def program(path: Path, lines: str) -> None:
+    path.write_text(f"#!/bin/sh\n{lines}\n")
+    path.chmod(0o755)
 
 
 PROJECT = """
@@ -227,8 +241,7 @@ def test_torch_falls_through_to_the_source_that_has_it(
     pip, asked = tmp_path / "pip", tmp_path / "asked"
     for source in range(1, sources + 2):
         asked.unlink(missing_ok=True)
-        pip.write_text(f'#!/bin/sh\necho "$@" >> {asked}\ntest $(wc -l < {asked}) -eq {source}\n')
-        pip.chmod(0o755)
+        program(pip, f'echo "$@" >> {asked}\ntest $(wc -l < {asked}) -eq {source}')
         with nullcontext() if source <= sources else pytest.raises(CommandFailed):
             assert install_torch([str(pip)]) == tries[source - 1][0]
         assert asked.read_text().splitlines() == wanted[:source]
@@ -360,6 +373,23 @@ def test_the_state_of_the_archive_is_its_date_and_hash(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("tree", "engines_code", "taken"), [(".", 0, True), ("none", 0, False), (".", 1, False)]
+)
+def test_a_base_image_is_taken_whole_or_not_at_all(
+    tmp_path: Path, programs: Path, tree: str, engines_code: int, taken: bool
+) -> None:
+    """The engine is a program that keeps what it is given, and takes an empty archive, too."""
+    program(programs / "docker", f"cat > {tmp_path}/layer.tar; exit {engines_code}")
+    (tmp_path / "system").mkdir()
+    (tmp_path / "system" / "hostname").write_text("base")
+    with nullcontext() if taken else pytest.raises(CommandFailed, match="docker import"):
+        images._import(tmp_path / "system" / tree, base_image_recipe(), "narrows/base:test")
+    if taken:
+        with tarfile.open(tmp_path / "layer.tar") as layer:
+            assert sorted(layer.getnames()) == [".", "./hostname"]
+
+
+@pytest.mark.parametrize(
     ("sources", "mirror"),
     [
         ("deb http://mirror.example/debian bookworm main", "http://mirror.example/debian"),
@@ -423,6 +453,21 @@ def test_where_a_part_of_setup_fails_the_other_begins_no_more_commands(tmp_path:
     assert not (tmp_path / "begun").exists()
     packages.side_by_side(lambda: run(["touch", str(tmp_path / "again")]))
     assert (tmp_path / "again").exists()
+
+
+def test_packages_are_chosen_from_lists_that_were_fetched(
+    tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fresh machine, which knows no package before its lists are there."""
+    fetched, asked = tmp_path / "fetched", tmp_path / "asked"
+    program(programs / "apt-cache", f"test -e {fetched} && echo '  Candidate: 1.0'")
+    program(programs / "apt-get", f'test $1 = update && touch {fetched}; echo "$@" >> {asked}')
+    monkeypatch.setattr(packages.os, "geteuid", lambda: 0)
+    packages._fetch_lists.cache_clear()
+    packages.install((packages.Need("a thing", lambda: False, ("thing-new", "thing-old")),))
+    packages._fetch_lists.cache_clear()
+    update, install = asked.read_text().splitlines()
+    assert update.split()[0] == "update" and install.split()[-1] == "thing-new"
 
 
 def test_lists_of_packages_are_fetched_once(monkeypatch: pytest.MonkeyPatch) -> None:

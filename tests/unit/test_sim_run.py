@@ -13,6 +13,7 @@ from virtual_run import EVENTS, KILL, PAUSE, SCENARIO, carried_out
 from testbed.errors import ExperimentError, InputError, NodeLost
 from testbed.fabric.base import RunContext, fabrics
 from testbed.records.run_directory import read_events, read_json, read_jsonl
+from testbed.runner.comparison import Comparison, recorded
 from testbed.runner.experiment import prepare
 from testbed.runner.run import run
 
@@ -129,13 +130,25 @@ def test_what_has_no_effect_is_said(tmp_path: Path) -> None:
     assert "TCP is modelled as cubic, not as bbr" in reasons
 
 
-def test_side_by_side_is_the_same(made: list[Path], tmp_path: Path) -> None:
-    path = tmp_path / "virtual.yaml"
-    path.write_text(SCENARIO)
-    comparison = run(prepare(path), "sim", tmp_path / "out", quiet=True, parallel=2)
-    assert [entry["algorithm"] for entry in comparison.runs] == ["none", "topk-0.01"]
-    for entry, directory in zip(comparison.runs, made, strict=True):
+@pytest.fixture(scope="module")
+def beside(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    """The same runs, side by side."""
+    return carried_out(tmp_path_factory.mktemp("beside"), parallel=2)
+
+
+def test_side_by_side_is_the_same(made: list[Path], beside: Comparison) -> None:
+    assert [entry["algorithm"] for entry in beside.runs] == ["none", "topk-0.01"]
+    for entry, directory in zip(beside.runs, made, strict=True):
         assert records(Path(entry["dir"])) == records(directory)
+
+
+def test_what_ended_side_by_side_before_a_kill_is_not_made_again(beside: Comparison) -> None:
+    """Killed when both had ended, and before either result was written into the comparison."""
+    file = beside.directory / "comparison.json"
+    file.write_text(json.dumps({**read_json(file), "runs": [], "took_s": [None, None]}))
+    experiment = prepare(beside.directory.parents[2] / "virtual.yaml")
+    resumed = recorded(beside.directory).resumed(experiment)
+    assert resumed.runs == beside.runs and list(resumed.left()) == []
 
 
 def test_a_failure_side_by_side_is_told(tmp_path: Path) -> None:

@@ -126,6 +126,18 @@ def test_the_node_of_a_profile_is_told_or_given(job: Run, tmp_path: Path) -> Non
             profiler_trace(job, text)
 
 
+def test_a_node_of_several_processes_has_the_profiles_of_each(job: Run, tmp_path: Path) -> None:
+    algorithm = {**job.manifest["algorithm"], "nproc": 2}
+    own = Run(
+        job.path, {**job.manifest, "algorithm": algorithm}, job.summary, job.events, job.links
+    )
+    first, second = job.manifest["nodes"]
+    for rank, node in enumerate((first, first, second, second)):
+        assert profiler_trace(own, str(kineto(tmp_path / "k.json", rank))).node == node
+    with pytest.raises(InputError, match="does not tell the node"):
+        profiler_trace(own, str(kineto(tmp_path / "k.json", rank=4)))
+
+
 def test_what_cannot_be_merged_is_refused(job: Run, run: Run, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="does not say when t0 was"):
         unix_t0_ns(run)

@@ -28,8 +28,10 @@ PAUSE = "  - {kind: pause, nodes: [worker-0], at: 300 ms, for: 2 s}\n"
 KILL = "  - {kind: kill, nodes: [worker-1], at: 700 ms}\n"
 
 
-def carried_out(folder: Path, text: str = SCENARIO, **options: Any) -> Comparison:
+def carried_out(
+    folder: Path, text: str = SCENARIO, parallel: int = 1, **options: Any
+) -> Comparison:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "virtual.yaml"
     path.write_text(text)
-    return run(prepare(path, **options), "sim", folder / "out", quiet=True)
+    return run(prepare(path, **options), "sim", folder / "out", quiet=True, parallel=parallel)
