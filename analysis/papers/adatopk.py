@@ -281,7 +281,7 @@ _FALLS = "DA2's k is high, then low"
 
 def _orderings_of(settings: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, Holding]:
     falls = [of[DC2[0]]["decline"] > 0 for of in settings if DC2[0] in of]
-    found = {_FALLS: (sum(falls), len(falls))}
+    counts = {_FALLS: (sum(falls), len(falls))}
     for less, more, measure in (*CHOSEN_BY, *_OWN):
         known = [
             of[less][measure] < of[more][measure]
@@ -289,8 +289,8 @@ def _orderings_of(settings: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[s
             if measure in of.get(less, ()) and measure in of.get(more, ())
         ]
         if known:
-            found[_text(less, more, measure)] = sum(known), len(known)
-    return found
+            counts[_text(less, more, measure)] = sum(known), len(known)
+    return counts
 
 
 def _text(less: str, more: str, measure: str) -> str:
@@ -329,12 +329,12 @@ def _apart(results: Results) -> str:
     return table(["rule", "runs", "time: model over run − 1", "at most", "mean k: apart"], rows_)
 
 
-def _robust(held: int, count: int) -> str:
+def _robust(holding: int, count: int) -> str:
     if count < _FEWEST:
         return "too few"
-    if held >= ROBUST * count:
+    if holding >= ROBUST * count:
         return "**robust**"
-    return "**reversed**" if held <= (1 - ROBUST) * count else "**hangs on constants**"
+    return "**reversed**" if holding <= (1 - ROBUST) * count else "**hangs on constants**"
 
 
 def _k(value: float) -> str:

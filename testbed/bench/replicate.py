@@ -307,8 +307,8 @@ def family_courses(part: PagePart, folder: Path, say: Say) -> list[Mapping[str, 
     for number in range(part.settings + 1):
         options = drawn_settings(number) if number else {rule: {} for rule in part.algorithms}
         for rule in part.algorithms:
-            found = [_course(rule, options[rule], seed, shape, trace) for seed in part.seeds]
-            mean = {key: float(f"{fmean(each[key] for each in found):.6g}") for key in found[0]}
+            courses = [_course(rule, options[rule], seed, shape, trace) for seed in part.seeds]
+            mean = {key: float(f"{fmean(each[key] for each in courses):.6g}") for key in courses[0]}
             rows.append({"setting": number, "rule": rule, **mean})
     say(f"{part.settings} settings of {len(part.algorithms)} rules, {len(part.seeds)} seeds each")
     return rows

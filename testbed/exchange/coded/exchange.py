@@ -235,14 +235,14 @@ class Redundancy:
 def column_order(matrices: tuple[tuple[int, int], ...], parts: int) -> NDArray[np.int64]:
     """Where each element of a gradient of ``MatrixSizes`` is in the flat one, whose ``matrices``
     lie row by row."""
-    found: list[list[NDArray[np.int64]]] = [[] for _ in range(parts)]
+    portions: list[list[NDArray[np.int64]]] = [[] for _ in range(parts)]
     offset = 0
     for rows, columns in matrices:
         places = np.arange(offset, offset + rows * columns).reshape(rows, columns)
-        for index, own in enumerate(found):
+        for index, own in enumerate(portions):
             own.append(places[:, part(0, columns, index, parts)].ravel())
         offset += rows * columns
-    return np.concatenate([places for own in found for places in own])
+    return np.concatenate([places for own in portions for places in own])
 
 
 class CodedExchange(AllGatherExchange):

@@ -134,14 +134,14 @@ class AgentListener:
         """Have an agent send as fast as its network takes it; bit/s that came."""
         with ThreadPoolExecutor(1) as asking:
             to = [self.address, AGENT_PORT]
-            asked = asking.submit(agent.ask, "pour", to=to, seconds=POUR_S, host=agent.host.id)
+            pouring = asking.submit(agent.ask, "pour", to=to, seconds=POUR_S, host=agent.host.id)
             greeted = self._next(GREETING_S, "pour")
             if greeted is None:
                 raise ExperimentError(f"host {agent.host.name} sent nothing to measure its network")
             _, connected = greeted
             with connected:
                 rate = _received_bits(connected)
-            asked.result()
+            pouring.result()
         return rate
 
     def close(self) -> None:
@@ -364,10 +364,10 @@ class HostAgents(AgentClient):
         for agent in self._agents.values():
             own = [change for change in changes if self._nodes[change[1]] == agent.host.id]
             if "t0_ns" in fields:
-                told = {**fields, "t0_ns": fields["t0_ns"] + agent.reading.ahead_ns}
+                message = {**fields, "t0_ns": fields["t0_ns"] + agent.reading.ahead_ns}
             else:
-                told = fields
-            agent.ask(operation, changes=own, **told)
+                message = fields
+            agent.ask(operation, changes=own, **message)
 
     def _each(self, action: Callable[[HostAgent], T]) -> list[T]:
         """Do the same with every agent that has nodes, side by side; raises what one raises."""

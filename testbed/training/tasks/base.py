@@ -96,11 +96,11 @@ class DataFiles:
     def missing(self, data: Path) -> list[str]:
         """Names of the files that are not there. Raises InputError for one that is not what it
         should be."""
-        found = {name: self.find(data, name) for name in self.sums}
-        for name, path in found.items():
+        paths = {name: self.find(data, name) for name in self.sums}
+        for name, path in paths.items():
             if path is not None:
                 _check(path, _contents(path), self.sums[name])
-        return [name for name, path in found.items() if path is None]
+        return [name for name, path in paths.items() if path is None]
 
     def fetch(self, data: Path, servers: Sequence[str] = ()) -> None:
         """Bring what is missing into the directory of data sets: from a download that lies in it,

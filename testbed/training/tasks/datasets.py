@@ -135,11 +135,11 @@ def _signals(seed: int, **change: float) -> dict[str, NDArray[Any]]:
     vars(arguments).update(change, seed=seed)
     generators = getstate(), np.random.get_state()
     try:
-        made: dict[str, NDArray[Any]] = make_dataset(arguments)
+        signals: dict[str, NDArray[Any]] = make_dataset(arguments)
     finally:
         setstate(generators[0])
         np.random.set_state(generators[1])
-    return made
+    return signals
 
 
 _MEAN, _DEVIATION = 0.1307, 0.3081
