@@ -12,13 +12,10 @@ import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlencode
-from urllib.request import urlopen
 
 import pytest
 from command_rig import Command, command_line, descendants
-from dashboard_queries import queries
+from dashboard_queries import SCENARIO, address_of, ask, files_of, forget_answered, queries
 
 from testbed.host import prometheus
 from testbed.records import metrics
@@ -30,23 +27,6 @@ pytestmark = [
         prometheus.program() is None, reason="needs Prometheus, which `make observe` fetches"
     ),
 ]
-SCENARIO = """
-name: watched
-nodes: {server: {role: server}, worker: {role: worker, count: 2}}
-links:
-  default: {up: {rate: 40 Mbit/s, queue: 50 ms}, down: {rate: 40 Mbit/s, queue: 50 ms}}
-events:
-  - {kind: step, links: [server], at: 1 s, rate: 20 Mbit/s}
-  - {kind: outage, links: [worker-0], at: 2 s, for: 200 ms}
-train:
-  task: digits
-  model: mlp
-  optimizer: {name: sgd, lr: 0.1}
-  pace: 250 ms
-  stop: {steps: 60}
-  evaluate_every: 5
-algorithms: [topk-0.15]
-"""
 
 
 def observed(folder: Path) -> Command:
@@ -56,26 +36,6 @@ def observed(folder: Path) -> Command:
     command = Command(folder, "run", str(path), "--observe")
     command.until(lambda: len(command.steps()) > 2)
     return command
-
-
-def files_of(folder: Path) -> Path:
-    (files,) = folder.glob(f"comparisons/*/{observe.FOLDER}")
-    return files
-
-
-def address_of(files: Path) -> str:
-    text = (files / "grafana/provisioning/datasources/narrows.yaml").read_text()
-    found = re.search(r"url: (http://127\.0\.0\.1:\d+)$", text, re.M)
-    assert found is not None
-    return found[1]
-
-
-def ask(address: str, path: str, **parameters: str) -> Any:
-    """Data of an answer of the HTTP API, as Grafana's data source asks for them."""
-    with urlopen(f"{address}/api/v1/{path}?{urlencode(parameters)}", timeout=10) as answer:
-        content = json.load(answer)
-    assert content["status"] == "success", content
-    return content["data"]
 
 
 def process_of(command: Command) -> int:
@@ -117,13 +77,7 @@ def test_every_query_of_the_dashboard_gets_data_from_a_run(
     missing = set(queries(document))
     assert len(missing) >= 18
 
-    def all_answered() -> bool:
-        for expression in sorted(missing):
-            if ask(address, "query", query=expression)["result"]:
-                missing.discard(expression)
-        return not missing
-
-    command.until(all_answered)
+    command.until(lambda: forget_answered(missing, address))
     for entry in document["templating"]["list"]:
         name, query = entry["name"], entry["query"]["query"].replace("$run", run.name)
         label = query.rpartition(",")[2].strip(" )")
