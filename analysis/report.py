@@ -10,7 +10,7 @@ import base64
 import hashlib
 import json
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -292,6 +292,7 @@ def _facts(run: Run) -> dict[str, str]:
         "Dilation": f"{manifest['dilation']:g}. {manifest['tcp_timers']}",
         "Processor": f"{cpu.get('model') or 'unknown'}, {cpu.get('count')} processors",
         "Memory": "unknown" if not memory else f"{memory / 2**30:.1f} GiB",
+        **_gpus(machine.get("gpus")),
         "Kernel": str(machine.get("kernel")),
         "Versions": ", ".join(f"{name} {number}" for name, number in versions.items() if number),
         "Commit": "not a checkout"
@@ -300,6 +301,13 @@ def _facts(run: Run) -> dict[str, str]:
         "Started": str(manifest["started_utc"]),
         "Records": str(run.path),
     }
+
+
+def _gpus(found: Mapping[str, Any] | None) -> dict[str, str]:
+    """Return the machine's GPUs, by their label; records made before there were any have none."""
+    if not found:
+        return {}
+    return {"GPU": f"{', '.join(found['models'])}, driver {found['driver'] or 'unknown'}"}
 
 
 def _command(run: Run) -> dict[str, str]:

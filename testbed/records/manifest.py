@@ -49,7 +49,7 @@ _EVERY_USER = ["0", "0", str(2**32 - 1)]
 
 
 def machine_facts() -> dict[str, Any]:
-    """Versions, kernel, processor, memory, clock, and the commit if this is a checkout.
+    """Versions, kernel, processor, memory, GPUs, clock, and the commit if this is a checkout.
 
     What cannot be found out is None. Nothing is imported to ask for its version.
     """
@@ -59,6 +59,7 @@ def machine_facts() -> dict[str, Any]:
         "architecture": platform.machine(),
         "cpu": {"model": cpu_model(), "count": os.cpu_count(), "usable": _usable_cpus()},
         "memory_bytes": _memory_bytes(),
+        "gpus": gpus(),
         "clock_source": _line(
             Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
         ),
@@ -145,6 +146,15 @@ def cpu_model() -> str | None:
 def _memory_bytes() -> int | None:
     match = re.search(r"^MemTotal:\s*(\d+) kB", _text(Path("/proc/meminfo")), re.MULTILINE)
     return int(match[1]) * 1024 if match else None
+
+
+def gpus(driver: Path = Path("/proc/driver/nvidia")) -> dict[str, Any] | None:
+    """``{"models", "driver"}`` of the NVIDIA devices, as their driver names them; None without."""
+    texts = [_text(path) for path in sorted(driver.glob("gpus/*/information"))]
+    found = [re.search(r"^Model:(.+)$", text, re.MULTILINE) for text in texts]
+    models = [model[1].strip() for model in found if model]
+    version = re.search(r"\s(\d+\.\d[\d.]*)\s", _text(driver / "version"))
+    return {"models": models, "driver": version and version[1]} if models else None
 
 
 def _kernel_hz() -> int | None:

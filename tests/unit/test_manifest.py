@@ -11,7 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from testbed.records.manifest import THRESHOLDS, commit, machine_facts, manifest, tcp_timers
+from testbed.records.manifest import (
+    THRESHOLDS,
+    commit,
+    gpus,
+    machine_facts,
+    manifest,
+    tcp_timers,
+)
 
 
 def make(**changed):
@@ -42,6 +49,21 @@ def test_it_refuses_to_be_incomplete() -> None:
 
 def test_timers_without_dilation() -> None:
     assert "Not dilated" in tcp_timers(1.0)
+
+
+def test_gpus_are_named_as_their_driver_does(tmp_path: Path) -> None:
+    assert gpus(tmp_path) is None
+    for number in range(2):
+        (tmp_path / "gpus" / f"0000:0{number}:00.0").mkdir(parents=True)
+        (tmp_path / "gpus" / f"0000:0{number}:00.0" / "information").write_text(
+            "Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 25\n"
+        )
+    assert gpus(tmp_path) == {"models": ["NVIDIA H100 80GB HBM3"] * 2, "driver": None}
+    (tmp_path / "version").write_text(
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build\n"
+        "GCC version:  gcc version 13.3.0\n"
+    )
+    assert (gpus(tmp_path) or {})["driver"] == "580.159.04"
 
 
 def test_the_machine_is_described_without_its_name() -> None:
