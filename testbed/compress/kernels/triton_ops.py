@@ -28,10 +28,10 @@ from testbed.compress.kernels.torch_ops import CudaKernels
 
 PROGRAMS = 1024
 """Most programs of a launch."""
-TILE, SHORT_TILE = 2048, 1024
-"""Elements that a program handles at once; of the kernel with the most sums beside each other."""
-WORD_TILE = 4096
-"""Elements of which a program notes at once, one bit each, which are chosen."""
+WARPS = 8
+"""Groups of 32 threads of a program."""
+SHORT_TILE, TILE, LONG_TILE = 1024, 2048, 8192
+"""Elements that a program handles at once: few where it keeps many sums of each."""
 COPIES = 64
 """Histograms that programs share out among them: fewer meet at one counter."""
 _FIRST_SHARE = 32
@@ -58,27 +58,40 @@ def _jit(function: Callable[..., Any]) -> Any:
 
 
 @_jit
-def _magnitudes(flat: Any, at: Any, size: Any) -> Any:
-    """int32: bits without the sign; −1 beyond the end."""
-    bits = tl.load(flat + at, at < size, 0.0).to(tl.int32, bitcast=True)
-    return tl.where(at < size, bits & _MAGNITUDE, -1)
+def _left(size: tl.tensor, start: tl.tensor, tile: tl.constexpr) -> tl.tensor:
+    """int32: how many elements there are of the tile that begins at ``start``."""
+    return tl.minimum(size - start, tile).to(tl.int32)
+
+
+@_jit
+def _magnitudes(flat: tl.tensor, at: tl.tensor, left: tl.tensor) -> tl.tensor:
+    """int32: bits without the sign; −1 from ``left`` on."""
+    bits = tl.load(flat + at, at < left, 0.0).to(tl.int32, bitcast=True)
+    return tl.where(at < left, bits & _MAGNITUDE, -1)
 
 
 @_jit
 def _summed(
-    first: Any, second: Any, out: Any, rows: Any, size: Any, adds: tl.constexpr, tile: tl.constexpr
+    first: tl.tensor,
+    second: tl.tensor,
+    out: tl.tensor,
+    rows: tl.tensor,
+    size: tl.tensor,
+    adds: tl.constexpr,
+    tile: tl.constexpr,
 ) -> None:
     """``out`` ← ``first`` + ``second``, where ``adds``; Σ|out| and the bits of max|out| of each
     program."""
-    own, programs = tl.program_id(0), tl.num_programs(0)
-    each = tl.arange(0, tile).to(tl.int64)
+    own, programs = tl.program_id(0).to(tl.int64), tl.num_programs(0)
+    each = tl.arange(0, tile)
     total, top = tl.zeros((tile,), tl.float64), tl.zeros((tile,), tl.int32)
     for number in range(own, tl.cdiv(size, tile), programs):
-        at = number * tile + each
-        x = tl.load(first + at, at < size, 0.0)
+        start = number * tile
+        inside = each < _left(size, start, tile)
+        x = tl.load(first + start + each, inside, 0.0)
         if adds:
-            x += tl.load(second + at, at < size, 0.0)
-            tl.store(out + at, x, at < size)
+            x += tl.load(second + start + each, inside, 0.0)
+            tl.store(out + start + each, x, inside)
         total += tl.abs(x).to(tl.float64)
         top = tl.maximum(top, x.to(tl.int32, bitcast=True) & _MAGNITUDE)
     tl.store(rows + own, tl.sum(total, 0))
@@ -86,27 +99,31 @@ def _summed(
 
 
 @_jit
-def _counted(flat: Any, counts: Any, least: Any, size: Any, tile: tl.constexpr) -> None:
+def _counted(
+    flat: tl.tensor, counts: tl.tensor, least: tl.tensor, size: tl.tensor, tile: tl.constexpr
+) -> None:
     """How many magnitudes of each program are from ``least`` on."""
-    own = tl.program_id(0)
-    each = tl.arange(0, tile).to(tl.int64)
+    own = tl.program_id(0).to(tl.int64)
+    each = tl.arange(0, tile)
     count = tl.zeros((tile,), tl.int32)
     for number in range(own, tl.cdiv(size, tile), tl.num_programs(0)):
-        bits = _magnitudes(flat, number * tile + each, size)
+        bits = _magnitudes(flat + number * tile, each, _left(size, number * tile, tile))
         count += ((bits >= least) & (bits <= _INFINITE)).to(tl.int32)
     tl.store(counts + own, tl.sum(count, 0))
 
 
 @_jit
-def _moments(flat: Any, rows: Any, least: Any, size: Any, tile: tl.constexpr) -> None:
+def _moments(
+    flat: tl.tensor, rows: tl.tensor, least: tl.tensor, size: tl.tensor, tile: tl.constexpr
+) -> None:
     """Five sums of each program, in the order of ``Moments``."""
-    own, programs = tl.program_id(0), tl.num_programs(0)
-    each = tl.arange(0, tile).to(tl.int64)
+    own, programs = tl.program_id(0).to(tl.int64), tl.num_programs(0)
+    each = tl.arange(0, tile)
     count, nonzero = tl.zeros((tile,), tl.int32), tl.zeros((tile,), tl.int32)
     total, squares = tl.zeros((tile,), tl.float64), tl.zeros((tile,), tl.float64)
     logs = tl.zeros((tile,), tl.float64)
     for number in range(own, tl.cdiv(size, tile), programs):
-        bits = _magnitudes(flat, number * tile + each, size)
+        bits = _magnitudes(flat + number * tile, each, _left(size, number * tile, tile))
         chosen = (bits >= least) & (bits <= _INFINITE)
         above = chosen & (bits > 0)
         kept = tl.where(chosen, bits, 0).to(tl.float32, bitcast=True).to(tl.float64)
@@ -124,62 +141,82 @@ def _moments(flat: Any, rows: Any, least: Any, size: Any, tile: tl.constexpr) ->
 
 
 @_jit
-def _marked(flat: Any, words: Any, counts: Any, least: Any, size: Any, tile: tl.constexpr) -> None:
+def _ones(word: tl.tensor) -> tl.tensor:
+    """How many bits are set, of int32: in pairs, in fours, in bytes, and all four bytes."""
+    word -= (word >> 1) & 0x5555_5555
+    word = (word & 0x3333_3333) + ((word >> 2) & 0x3333_3333)
+    return (((word + (word >> 4)) & 0x0F0F_0F0F) * 0x0101_0101) >> 24
+
+
+@_jit
+def _marked(
+    flat: tl.tensor,
+    words: tl.tensor,
+    counts: tl.tensor,
+    least: tl.tensor,
+    size: tl.tensor,
+    tile: tl.constexpr,
+) -> None:
     """A bit for each element, which says whether its magnitude is from ``least`` on, and how many
     are of each tile."""
-    row = tl.arange(0, tile // _WORD).to(tl.int64)
-    lane = tl.arange(0, _WORD)[None, :]
-    for number in range(tl.program_id(0), tl.cdiv(size, tile), tl.num_programs(0)):
-        word = number * (tile // _WORD) + row
-        bits = _magnitudes(flat, word[:, None] * _WORD + lane, size)
+    own = tl.program_id(0).to(tl.int64)
+    row, lane = tl.arange(0, tile // _WORD), tl.arange(0, _WORD)[None, :]
+    each = row[:, None] * _WORD + lane
+    for number in range(own, tl.cdiv(size, tile), tl.num_programs(0)):
+        bits = _magnitudes(flat + number * tile, each, _left(size, number * tile, tile))
         chosen = ((bits >= least) & (bits <= _INFINITE)).to(tl.int32)
-        tl.store(words + word, tl.sum(chosen << lane, 1))
-        tl.store(counts + number, tl.sum(tl.sum(chosen, 1), 0))
+        marks = tl.sum(chosen << lane, 1)
+        tl.store(words + number * (tile // _WORD) + row, marks)
+        tl.store(counts + number, tl.sum(_ones(marks), 0))
 
 
 @_jit
 def _taken(
-    flat: Any,
-    words: Any,
-    ends: Any,
-    indices: Any,
-    values: Any,
-    room: Any,
-    size: Any,
+    flat: tl.tensor,
+    words: tl.tensor,
+    ends: tl.tensor,
+    indices: tl.tensor,
+    values: tl.tensor,
+    room: tl.tensor,
     tile: tl.constexpr,
 ) -> None:
-    """Indices and values of the elements whose bit is set, ``ends`` of them up to each tile's end;
-    the first ``room``."""
-    row = tl.arange(0, tile // _WORD).to(tl.int64)
-    lane = tl.arange(0, _WORD)[None, :]
-    for number in range(tl.program_id(0), tl.cdiv(size, tile), tl.num_programs(0)):
-        start = tl.load(ends + number - 1, number > 0, 0)
-        if tl.load(ends + number) > start:
-            word = number * (tile // _WORD) + row
-            chosen = (tl.load(words + word)[:, None] >> lane) & 1
-            each = tl.sum(chosen, 1)
-            before = start + tl.cumsum(each, 0) - each
-            place = before[:, None] + tl.cumsum(chosen, 1) - chosen
-            at = word[:, None] * _WORD + lane
-            fits = (chosen != 0) & (place < room)
-            tl.store(indices + place, at, fits)
-            tl.store(values + place, tl.load(flat + at, fits, 0.0), fits)
+    """Indices and values of the elements of a tile whose bit is set, ``ends`` of them up to its
+    end; the first ``room``. Each word gives its lowest bit that is left, in turn."""
+    number = tl.program_id(0).to(tl.int64)
+    first = number * (tile // _WORD) + tl.arange(0, tile // _WORD)
+    word = tl.load(words + first)
+    count = _ones(word)
+    place = tl.load(ends + number) - tl.sum(count, 0) + tl.cumsum(count, 0) - count
+    for _ in range(0, tl.max(count, 0)):
+        lowest = (word & -word).to(tl.float32).to(tl.int32, bitcast=True)
+        at = first * _WORD + ((lowest >> 23) & 255) - 127
+        fits = (word != 0) & (place < room)
+        tl.store(indices + place, at, fits)
+        tl.store(values + place, tl.load(flat + at, fits, 0.0), fits)
+        word &= word - 1
+        place += 1
 
 
 @_jit
 def _first_digits(
-    flat: Any, counts: Any, copies: Any, size: Any, shift: Any, bins: Any, tile: tl.constexpr
+    flat: tl.tensor,
+    counts: tl.tensor,
+    copies: tl.tensor,
+    size: tl.tensor,
+    shift: tl.tensor,
+    bins: tl.tensor,
+    tile: tl.constexpr,
 ) -> None:
     """Counts of the first digit. Most values are near the greatest, or 0: these are counted in
     registers; each other one where all are."""
-    own, programs = tl.program_id(0), tl.num_programs(0)
-    each = tl.arange(0, tile).to(tl.int64)
+    own, programs = tl.program_id(0).to(tl.int64), tl.num_programs(0)
+    each = tl.arange(0, tile)
     counts += own % copies * bins
-    top = tl.max(_magnitudes(flat, own * tile + each, size) >> shift, 0)
+    top = tl.max(_magnitudes(flat + own * tile, each, _left(size, own * tile, tile)) >> shift, 0)
     low = tl.maximum(top + _ABOVE - _WINDOW, 0)
     near, zeros = tl.zeros((_WINDOW,), tl.int32), tl.zeros((tile,), tl.int32)
     for number in range(own, tl.cdiv(size, tile), programs):
-        digit = _magnitudes(flat, number * tile + each, size) >> shift
+        digit = _magnitudes(flat + number * tile, each, _left(size, number * tile, tile)) >> shift
         inside = (digit >= low) & (digit < low + _WINDOW)
         near += tl.histogram(tl.where(inside, digit - low, 0), _WINDOW, mask=inside)
         zeros += ((digit == 0) & (low > 0)).to(tl.int32)
@@ -192,21 +229,21 @@ def _first_digits(
 
 @_jit
 def _later_digits(
-    flat: Any,
-    counts: Any,
-    copies: Any,
-    size: Any,
-    shift: Any,
-    bins: Any,
-    first: Any,
+    flat: tl.tensor,
+    counts: tl.tensor,
+    copies: tl.tensor,
+    size: tl.tensor,
+    shift: tl.tensor,
+    bins: tl.tensor,
+    first: tl.tensor,
     tile: tl.constexpr,
 ) -> None:
     """Counts of a digit of the magnitudes from ``first`` on that have the same leading bits."""
-    own = tl.program_id(0)
-    each = tl.arange(0, tile).to(tl.int64)
+    own = tl.program_id(0).to(tl.int64)
+    each = tl.arange(0, tile)
     counts += own % copies * bins
     for number in range(own, tl.cdiv(size, tile), tl.num_programs(0)):
-        bits = _magnitudes(flat, number * tile + each, size)
+        bits = _magnitudes(flat + number * tile, each, _left(size, number * tile, tile))
         digit = (bits - first) >> shift
         counted = (bits >= first) & (digit < bins)
         tl.atomic_add(counts + digit, counted.to(tl.int32), mask=counted, sem="relaxed")
@@ -214,11 +251,17 @@ def _later_digits(
 
 @_jit
 def _shifted(
-    flat: Any, indices: Any, values: Any, sign: Any, size: Any, count: Any, tile: tl.constexpr
+    flat: tl.tensor,
+    indices: tl.tensor,
+    values: tl.tensor,
+    sign: tl.tensor,
+    size: tl.tensor,
+    count: tl.tensor,
+    tile: tl.constexpr,
 ) -> None:
     """``flat[indices] += sign * values``; indices occur once. Those outside are left out."""
-    own = tl.program_id(0)
-    each = tl.arange(0, tile).to(tl.int64)
+    own = tl.program_id(0).to(tl.int64)
+    each = tl.arange(0, tile)
     for number in range(own, tl.cdiv(count, tile), tl.num_programs(0)):
         i = number * tile + each
         at = tl.load(indices + i, i < count, -1)
@@ -280,21 +323,20 @@ class TritonKernels(CudaKernels):
 
         Their number is known after that: where there was too little room they are taken again.
         """
-        size, programs = _size(flat), _programs(flat, WORD_TILE)
-        tiles = triton.cdiv(size, WORD_TILE)
+        size, programs = _size(flat), _programs(flat, LONG_TILE)
+        tiles = triton.cdiv(size, LONG_TILE)
         small, large = (flat.new_empty(0, dtype=kind) for kind in (torch.int32, torch.int64))
-        words = space.whole("words", tiles * (WORD_TILE // 32), small)
+        words = space.whole("words", tiles * (LONG_TILE // 32), small)
         counts = space.tensor("counts", tiles, small)
         ends = space.tensor("ends", tiles, large)
-        _launch(_marked, programs, flat, words, counts, _least(threshold), size, tile=WORD_TILE)
+        _launch(_marked, programs, flat, words, counts, _least(threshold), size, tile=LONG_TILE)
         torch.cumsum(counts, 0, dtype=torch.int64, out=ends)
-        total, room = 0, size // _FIRST_SHARE + WORD_TILE
+        total, room = 0, size // _FIRST_SHARE + LONG_TILE
         while True:
             indices = space.whole("indices", room, large)
             values = space.whole("values", room, flat.detach())
             room = min(indices.numel(), values.numel())
-            arguments = (flat, words, ends, indices, values, room, size)
-            _launch(_taken, programs, *arguments, tile=WORD_TILE)
+            _launch(_taken, tiles, flat, words, ends, indices, values, room, tile=LONG_TILE)
             total = int(ends[-1]) if tiles else 0
             if total <= room:
                 return indices[:total], values[:total]
@@ -302,14 +344,15 @@ class TritonKernels(CudaKernels):
 
     def digit_counts(self, flat: Tensor, digit: int = 0, prefix: int = 0) -> Tensor:
         """In several histograms, which are added: integers, in whatever order."""
-        size, programs = _size(flat), _programs(flat, TILE)
+        size, tile = _size(flat), TILE if digit else LONG_TILE
+        programs = _programs(flat, tile)
         shift, width = DIGITS[digit]
         counts = flat.new_zeros((COPIES, 1 << width), dtype=torch.int32)
         arguments = (flat, counts, COPIES, size, shift, 1 << width)
         if digit:
-            _launch(_later_digits, programs, *arguments, prefix << shift + width, tile=TILE)
+            _launch(_later_digits, programs, *arguments, prefix << shift + width, tile=tile)
         else:
-            _launch(_first_digits, programs, *arguments, tile=TILE)
+            _launch(_first_digits, programs, *arguments, tile=tile)
         return counts.sum(dim=0, dtype=torch.int64).cpu()
 
     def subtract_at(self, flat: Tensor, indices: Tensor, values: Tensor) -> None:
@@ -370,4 +413,4 @@ def _launch(kernel: Any, programs: int, like: Tensor, *arguments: Any, **constan
     """On the device of ``like``, which is the first argument."""
     if programs:
         with torch.cuda.device_of(like):
-            kernel[(programs,)](like, *arguments, **constants)
+            kernel[(programs,)](like, *arguments, **constants, num_warps=WARPS)
