@@ -30,15 +30,15 @@ PROGRAMS = 1024
 """Most programs of a launch."""
 WARPS = 8
 """Groups of 32 threads of a program."""
-SHORT_TILE, TILE, LONG_TILE = 1024, 2048, 8192
-"""Elements that a program handles at once: few where it keeps many sums of each."""
+SHORT_TILE, TILE, DIGIT_TILE, LONG_TILE = 1024, 2048, 4096, 8192
+"""Elements that a program handles at once: few where it keeps many sums beside each other."""
 COPIES = 64
 """Histograms that programs share out among them: fewer meet at one counter."""
 _FIRST_SHARE = 32
 """A buffer begins with room for one element in so many."""
 
-_MAGNITUDE, _INFINITE = tl.constexpr(MAGNITUDE), tl.constexpr(0x7F80_0000)
-_NOT_A_NUMBER = 0x7FC0_0000
+_MAGNITUDE = tl.constexpr(MAGNITUDE)
+_NAN = tl.constexpr(float("nan"))
 _WORD = tl.constexpr(32)
 _WINDOW, _ABOVE = tl.constexpr(256), tl.constexpr(16)
 """Values of the first digit that are counted without meeting (32 octaves), and those of them above
@@ -65,9 +65,26 @@ def _left(size: tl.tensor, start: tl.tensor, tile: tl.constexpr) -> tl.tensor:
 
 @_jit
 def _magnitudes(flat: tl.tensor, at: tl.tensor, left: tl.tensor) -> tl.tensor:
-    """int32: bits without the sign; −1 from ``left`` on."""
-    bits = tl.load(flat + at, at < left, 0.0).to(tl.int32, bitcast=True)
-    return tl.where(at < left, bits & _MAGNITUDE, -1)
+    """int32: bits without the sign; from ``left`` on, those of NaN."""
+    x = tl.load(flat + at, at < left, _NAN)
+    return x.to(tl.int32, bitcast=True) & _MAGNITUDE
+
+
+@_jit
+def _chosen(bits: tl.tensor, least: tl.tensor) -> tl.tensor:
+    """Which magnitudes are from ``least`` on, and not NaN: one comparison, of numbers without
+    sign."""
+    width = (0x7F80_0001 - least).to(tl.uint32, bitcast=True)
+    return (bits - least).to(tl.uint32, bitcast=True) < width
+
+
+@_jit
+def _digits(
+    flat: tl.tensor, at: tl.tensor, left: tl.tensor, first: tl.tensor, shift: tl.tensor
+) -> tl.tensor:
+    """int32: a digit of the magnitudes, the least of which with the right bits above is ``first``:
+    below 0 for smaller ones, and from ``left`` on."""
+    return tl.where(at < left, (_magnitudes(flat, at, left) - first) >> shift, -1)
 
 
 @_jit
@@ -108,7 +125,7 @@ def _counted(
     count = tl.zeros((tile,), tl.int32)
     for number in range(own, tl.cdiv(size, tile), tl.num_programs(0)):
         bits = _magnitudes(flat + number * tile, each, _left(size, number * tile, tile))
-        count += ((bits >= least) & (bits <= _INFINITE)).to(tl.int32)
+        count += _chosen(bits, least).to(tl.int32)
     tl.store(counts + own, tl.sum(count, 0))
 
 
@@ -124,7 +141,7 @@ def _moments(
     logs = tl.zeros((tile,), tl.float64)
     for number in range(own, tl.cdiv(size, tile), programs):
         bits = _magnitudes(flat + number * tile, each, _left(size, number * tile, tile))
-        chosen = (bits >= least) & (bits <= _INFINITE)
+        chosen = _chosen(bits, least)
         above = chosen & (bits > 0)
         kept = tl.where(chosen, bits, 0).to(tl.float32, bitcast=True).to(tl.float64)
         count += chosen.to(tl.int32)
@@ -164,7 +181,7 @@ def _marked(
     each = row[:, None] * _WORD + lane
     for number in range(own, tl.cdiv(size, tile), tl.num_programs(0)):
         bits = _magnitudes(flat + number * tile, each, _left(size, number * tile, tile))
-        chosen = ((bits >= least) & (bits <= _INFINITE)).to(tl.int32)
+        chosen = _chosen(bits, least).to(tl.int32)
         marks = tl.sum(chosen << lane, 1)
         tl.store(words + number * (tile // _WORD) + row, marks)
         tl.store(counts + number, tl.sum(_ones(marks), 0))
@@ -212,13 +229,14 @@ def _first_digits(
     own, programs = tl.program_id(0).to(tl.int64), tl.num_programs(0)
     each = tl.arange(0, tile)
     counts += own % copies * bins
-    top = tl.max(_magnitudes(flat + own * tile, each, _left(size, own * tile, tile)) >> shift, 0)
+    top = tl.max(_digits(flat + own * tile, each, _left(size, own * tile, tile), 0, shift), 0)
     low = tl.maximum(top + _ABOVE - _WINDOW, 0)
     near, zeros = tl.zeros((_WINDOW,), tl.int32), tl.zeros((tile,), tl.int32)
     for number in range(own, tl.cdiv(size, tile), programs):
-        digit = _magnitudes(flat + number * tile, each, _left(size, number * tile, tile)) >> shift
+        start = number * tile
+        digit = _digits(flat + start, each, _left(size, start, tile), 0, shift)
         inside = (digit >= low) & (digit < low + _WINDOW)
-        near += tl.histogram(tl.where(inside, digit - low, 0), _WINDOW, mask=inside)
+        near += tl.histogram(digit - low, _WINDOW, mask=inside)
         zeros += ((digit == 0) & (low > 0)).to(tl.int32)
         apart = (digit > 0) & (inside == 0)
         tl.atomic_add(counts + digit, apart.to(tl.int32), mask=apart, sem="relaxed")
@@ -243,9 +261,9 @@ def _later_digits(
     each = tl.arange(0, tile)
     counts += own % copies * bins
     for number in range(own, tl.cdiv(size, tile), tl.num_programs(0)):
-        bits = _magnitudes(flat + number * tile, each, _left(size, number * tile, tile))
-        digit = (bits - first) >> shift
-        counted = (bits >= first) & (digit < bins)
+        start = number * tile
+        digit = _digits(flat + start, each, _left(size, start, tile), first, shift)
+        counted = (digit >= 0) & (digit < bins)
         tl.atomic_add(counts + digit, counted.to(tl.int32), mask=counted, sem="relaxed")
 
 
@@ -344,15 +362,14 @@ class TritonKernels(CudaKernels):
 
     def digit_counts(self, flat: Tensor, digit: int = 0, prefix: int = 0) -> Tensor:
         """In several histograms, which are added: integers, in whatever order."""
-        size, tile = _size(flat), TILE if digit else LONG_TILE
-        programs = _programs(flat, tile)
+        size, programs = _size(flat), _programs(flat, DIGIT_TILE)
         shift, width = DIGITS[digit]
         counts = flat.new_zeros((COPIES, 1 << width), dtype=torch.int32)
         arguments = (flat, counts, COPIES, size, shift, 1 << width)
         if digit:
-            _launch(_later_digits, programs, *arguments, prefix << shift + width, tile=tile)
+            _launch(_later_digits, programs, *arguments, prefix << shift + width, tile=DIGIT_TILE)
         else:
-            _launch(_first_digits, programs, *arguments, tile=tile)
+            _launch(_first_digits, programs, *arguments, tile=DIGIT_TILE)
         return counts.sum(dim=0, dtype=torch.int64).cpu()
 
     def subtract_at(self, flat: Tensor, indices: Tensor, values: Tensor) -> None:
@@ -405,7 +422,7 @@ def _least(threshold: float) -> int:
     """Bits that a magnitude has at least that is chosen."""
     least = as_float32(threshold)
     if np.isnan(least):
-        return _NOT_A_NUMBER
+        return 0x7F80_0001
     return int(np.maximum(least, np.float32(0)).view(np.int32)) & MAGNITUDE
 
 
