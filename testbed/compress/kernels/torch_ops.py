@@ -87,7 +87,13 @@ float64."""
 
 
 class CudaKernels(Operations):
-    """For an accelerator. Where nothing better is known, as the base class does it."""
+    """For an accelerator. Where nothing better is known, as the base class does it.
+
+    ``reason``: why these run, and not those that Triton compiles; empty where nothing prevented it.
+    """
+
+    def __init__(self, reason: str = "") -> None:
+        self.reason = reason
 
     def measure(self, flat: Tensor) -> GradientStatistics:
         """Both numbers come to the host together."""
@@ -141,7 +147,7 @@ class Staging:
             return sparse
         indices = None if sparse.indices is None else self._copy(sparse.indices)
         values = self._copy(sparse.values)
-        torch.cuda.synchronize(sparse.values.device)
+        torch.cuda.current_stream(sparse.values.device).synchronize()
         return replace(sparse, indices=indices, values=values)
 
     def _copy(self, tensor: Tensor) -> Tensor:

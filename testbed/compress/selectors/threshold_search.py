@@ -134,7 +134,7 @@ def guessed(given: Candidates, low: float, slope: float, aim: int) -> float:
         return rounded(low + slope * log(given.count / aim))
     sample = given.values[::stride].abs()
     rank = min(max(1, round(sample.numel() * aim / given.count)), sample.numel())
-    return float(sample.kthvalue(sample.numel() - rank + 1).values)
+    return kth_largest(sample, rank)
 
 
 def probe(

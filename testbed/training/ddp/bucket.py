@@ -249,6 +249,10 @@ class Parameters:
         self._tensors = {name: _checked(name, tensor) for name, tensor in named}
         self._names = {id(tensor): name for name, tensor in self._tensors.items()}
 
+    def tensors(self) -> Iterable[Tensor]:
+        """All of them."""
+        return self._tensors.values()
+
     def layout(self, tensors: Sequence[Tensor]) -> Layout:
         """A bucket's layout. Raises InputError for a parameter that is not among those given."""
         return Layout.of((self._name(t), _in_memory(t)) for t in tensors)

@@ -20,6 +20,7 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from testbed.algorithms import Algorithm
+from testbed.compress import kernels
 from testbed.compress.base import Recipe
 from testbed.compress.compressor import Checkpoint
 from testbed.compress.kernels import compilation
@@ -80,6 +81,8 @@ class CompressionState:
         self._began_s = 0.0
         self._last, self._totals = HookReport(), HookReport()
         compilation.all()
+        for tensor in self._parameters.tensors():
+            kernels.of(tensor)  # which compiles those for its device
 
     @classmethod
     def of(

@@ -1,0 +1,433 @@
+"""The operations on a CUDA device as kernels that Triton compiles: each reads a vector once.
+
+Programs are as many for every device. Each takes every so many tiles of the vector, and leaves
+sums of its own; these few go to the host, which adds them in order: the same result every time,
+with one wait. Elements are handled as 32 bits without their sign, whose order is that of the
+magnitudes. Nothing is assumed of where a vector begins in memory, so that each kernel is compiled
+once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from inspect import signature
+from typing import Any
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.errors import TritonError
+
+from testbed.compress.kernels import compilation
+from testbed.compress.kernels.base import GradientStatistics, Moments, Workspace
+from testbed.compress.kernels.compilation import DIGITS, MAGNITUDE, as_float32
+from testbed.compress.kernels.torch_ops import CudaKernels
+
+PROGRAMS = 1024
+"""Most programs of a launch."""
+WARPS = 8
+"""Groups of 32 threads of a program."""
+SHORT_TILE, TILE, DIGIT_TILE, LONG_TILE = 1024, 2048, 4096, 8192
+"""Elements that a program handles at once: few where it keeps many sums beside each other."""
+COPIES = 64
+"""Histograms that programs share out among them: fewer meet at one counter."""
+_FIRST_SHARE = 32
+"""A buffer begins with room for one element in so many."""
+
+_MAGNITUDE = tl.constexpr(MAGNITUDE)
+_NAN = tl.constexpr(float("nan"))
+_WORD = tl.constexpr(32)
+_WINDOW, _ABOVE = tl.constexpr(256), tl.constexpr(16)
+"""Values of the first digit that are counted without meeting (32 octaves), and those of them above
+the greatest of a program's first tile."""
+
+
+def _jit(function: Callable[..., Any]) -> Any:
+    """A kernel that is compiled once, whatever its numbers and the alignment of its pointers."""
+    names = [
+        name
+        for name, parameter in signature(function).parameters.items()
+        if "constexpr" not in str(parameter.annotation)
+    ]
+    return triton.jit(
+        function, do_not_specialize=names, do_not_specialize_on_alignment=names, noinline=False
+    )
+
+
+@_jit
+def _left(size: tl.tensor, start: tl.tensor, tile: tl.constexpr) -> tl.tensor:
+    """int32: how many elements there are of the tile that begins at ``start``."""
+    return tl.minimum(size - start, tile).to(tl.int32)
+
+
+@_jit
+def _magnitudes(flat: tl.tensor, at: tl.tensor, left: tl.tensor) -> tl.tensor:
+    """int32: bits without the sign; from ``left`` on, those of NaN."""
+    x = tl.load(flat + at, at < left, _NAN)
+    return x.to(tl.int32, bitcast=True) & _MAGNITUDE
+
+
+@_jit
+def _chosen(bits: tl.tensor, least: tl.tensor) -> tl.tensor:
+    """Which magnitudes are from ``least`` on, and not NaN: one comparison, of numbers without
+    sign."""
+    width = (0x7F80_0001 - least).to(tl.uint32, bitcast=True)
+    return (bits - least).to(tl.uint32, bitcast=True) < width
+
+
+@_jit
+def _digits(
+    flat: tl.tensor, at: tl.tensor, left: tl.tensor, first: tl.tensor, shift: tl.tensor
+) -> tl.tensor:
+    """int32: a digit of the magnitudes, the least of which with the right bits above is ``first``:
+    below 0 for smaller ones, and from ``left`` on."""
+    return tl.where(at < left, (_magnitudes(flat, at, left) - first) >> shift, -1)
+
+
+@_jit
+def _summed(
+    first: tl.tensor,
+    second: tl.tensor,
+    out: tl.tensor,
+    rows: tl.tensor,
+    size: tl.tensor,
+    adds: tl.constexpr,
+    tile: tl.constexpr,
+) -> None:
+    """``out`` ← ``first`` + ``second``, where ``adds``; Σ|out| and the bits of max|out| of each
+    program."""
+    own, programs = tl.program_id(0).to(tl.int64), tl.num_programs(0)
+    each = tl.arange(0, tile)
+    total, top = tl.zeros((tile,), tl.float64), tl.zeros((tile,), tl.int32)
+    for number in range(own, tl.cdiv(size, tile), programs):
+        start = number * tile
+        inside = each < _left(size, start, tile)
+        x = tl.load(first + start + each, inside, 0.0)
+        if adds:
+            x += tl.load(second + start + each, inside, 0.0)
+            tl.store(out + start + each, x, inside)
+        total += tl.abs(x).to(tl.float64)
+        top = tl.maximum(top, x.to(tl.int32, bitcast=True) & _MAGNITUDE)
+    tl.store(rows + own, tl.sum(total, 0))
+    tl.store(rows + programs + own, tl.max(top, 0).to(tl.float64))
+
+
+@_jit
+def _counted(
+    flat: tl.tensor, counts: tl.tensor, least: tl.tensor, size: tl.tensor, tile: tl.constexpr
+) -> None:
+    """How many magnitudes of each program are from ``least`` on."""
+    own = tl.program_id(0).to(tl.int64)
+    each = tl.arange(0, tile)
+    count = tl.zeros((tile,), tl.int32)
+    for number in range(own, tl.cdiv(size, tile), tl.num_programs(0)):
+        bits = _magnitudes(flat + number * tile, each, _left(size, number * tile, tile))
+        count += _chosen(bits, least).to(tl.int32)
+    tl.store(counts + own, tl.sum(count, 0))
+
+
+@_jit
+def _moments(
+    flat: tl.tensor, rows: tl.tensor, least: tl.tensor, size: tl.tensor, tile: tl.constexpr
+) -> None:
+    """Five sums of each program, in the order of ``Moments``."""
+    own, programs = tl.program_id(0).to(tl.int64), tl.num_programs(0)
+    each = tl.arange(0, tile)
+    count, nonzero = tl.zeros((tile,), tl.int32), tl.zeros((tile,), tl.int32)
+    total, squares = tl.zeros((tile,), tl.float64), tl.zeros((tile,), tl.float64)
+    logs = tl.zeros((tile,), tl.float64)
+    for number in range(own, tl.cdiv(size, tile), programs):
+        bits = _magnitudes(flat + number * tile, each, _left(size, number * tile, tile))
+        chosen = _chosen(bits, least)
+        above = chosen & (bits > 0)
+        kept = tl.where(chosen, bits, 0).to(tl.float32, bitcast=True).to(tl.float64)
+        count += chosen.to(tl.int32)
+        nonzero += above.to(tl.int32)
+        total += kept
+        squares += kept * kept
+        logs += tl.log(tl.where(above, kept, 1.0))
+    rows += own
+    tl.store(rows, tl.sum(count, 0).to(tl.float64))
+    tl.store(rows + programs, tl.sum(nonzero, 0).to(tl.float64))
+    tl.store(rows + 2 * programs, tl.sum(total, 0))
+    tl.store(rows + 3 * programs, tl.sum(squares, 0))
+    tl.store(rows + 4 * programs, tl.sum(logs, 0))
+
+
+@_jit
+def _ones(word: tl.tensor) -> tl.tensor:
+    """How many bits are set, of int32: in pairs, in fours, in bytes, and all four bytes."""
+    word -= (word >> 1) & 0x5555_5555
+    word = (word & 0x3333_3333) + ((word >> 2) & 0x3333_3333)
+    return (((word + (word >> 4)) & 0x0F0F_0F0F) * 0x0101_0101) >> 24
+
+
+@_jit
+def _marked(
+    flat: tl.tensor,
+    words: tl.tensor,
+    counts: tl.tensor,
+    least: tl.tensor,
+    size: tl.tensor,
+    tile: tl.constexpr,
+) -> None:
+    """A bit for each element, which says whether its magnitude is from ``least`` on, and how many
+    are of each tile."""
+    own = tl.program_id(0).to(tl.int64)
+    row, lane = tl.arange(0, tile // _WORD), tl.arange(0, _WORD)[None, :]
+    each = row[:, None] * _WORD + lane
+    for number in range(own, tl.cdiv(size, tile), tl.num_programs(0)):
+        bits = _magnitudes(flat + number * tile, each, _left(size, number * tile, tile))
+        chosen = _chosen(bits, least).to(tl.int32)
+        marks = tl.sum(chosen << lane, 1)
+        tl.store(words + number * (tile // _WORD) + row, marks)
+        tl.store(counts + number, tl.sum(_ones(marks), 0))
+
+
+@_jit
+def _taken(
+    flat: tl.tensor,
+    words: tl.tensor,
+    ends: tl.tensor,
+    indices: tl.tensor,
+    values: tl.tensor,
+    room: tl.tensor,
+    tile: tl.constexpr,
+) -> None:
+    """Indices and values of the elements of a tile whose bit is set, ``ends`` of them up to its
+    end; the first ``room``. Each word gives its lowest bit that is left, in turn."""
+    number = tl.program_id(0).to(tl.int64)
+    first = number * (tile // _WORD) + tl.arange(0, tile // _WORD)
+    word = tl.load(words + first)
+    count = _ones(word)
+    place = tl.load(ends + number) - tl.sum(count, 0) + tl.cumsum(count, 0) - count
+    for _ in range(0, tl.max(count, 0)):
+        lowest = (word & -word).to(tl.float32).to(tl.int32, bitcast=True)
+        at = first * _WORD + ((lowest >> 23) & 255) - 127
+        fits = (word != 0) & (place < room)
+        tl.store(indices + place, at, fits)
+        tl.store(values + place, tl.load(flat + at, fits, 0.0), fits)
+        word &= word - 1
+        place += 1
+
+
+@_jit
+def _first_digits(
+    flat: tl.tensor,
+    counts: tl.tensor,
+    copies: tl.tensor,
+    size: tl.tensor,
+    shift: tl.tensor,
+    bins: tl.tensor,
+    tile: tl.constexpr,
+) -> None:
+    """Counts of the first digit. Most values are near the greatest, or 0: these are counted in
+    registers; each other one where all are."""
+    own, programs = tl.program_id(0).to(tl.int64), tl.num_programs(0)
+    each = tl.arange(0, tile)
+    counts += own % copies * bins
+    top = tl.max(_digits(flat + own * tile, each, _left(size, own * tile, tile), 0, shift), 0)
+    low = tl.maximum(top + _ABOVE - _WINDOW, 0)
+    near, zeros = tl.zeros((_WINDOW,), tl.int32), tl.zeros((tile,), tl.int32)
+    for number in range(own, tl.cdiv(size, tile), programs):
+        start = number * tile
+        digit = _digits(flat + start, each, _left(size, start, tile), 0, shift)
+        inside = (digit >= low) & (digit < low + _WINDOW)
+        near += tl.histogram(digit - low, _WINDOW, mask=inside)
+        zeros += ((digit == 0) & (low > 0)).to(tl.int32)
+        apart = (digit > 0) & (inside == 0)
+        tl.atomic_add(counts + digit, apart.to(tl.int32), mask=apart, sem="relaxed")
+    value = low + tl.arange(0, _WINDOW)
+    tl.atomic_add(counts + value, near, mask=(value < bins) & (near > 0), sem="relaxed")
+    tl.atomic_add(counts, tl.sum(zeros, 0), sem="relaxed")
+
+
+@_jit
+def _later_digits(
+    flat: tl.tensor,
+    counts: tl.tensor,
+    copies: tl.tensor,
+    size: tl.tensor,
+    shift: tl.tensor,
+    bins: tl.tensor,
+    first: tl.tensor,
+    tile: tl.constexpr,
+) -> None:
+    """Counts of a digit of the magnitudes from ``first`` on that have the same leading bits."""
+    own = tl.program_id(0).to(tl.int64)
+    each = tl.arange(0, tile)
+    counts += own % copies * bins
+    for number in range(own, tl.cdiv(size, tile), tl.num_programs(0)):
+        start = number * tile
+        digit = _digits(flat + start, each, _left(size, start, tile), first, shift)
+        counted = (digit >= 0) & (digit < bins)
+        tl.atomic_add(counts + digit, counted.to(tl.int32), mask=counted, sem="relaxed")
+
+
+@_jit
+def _shifted(
+    flat: tl.tensor,
+    indices: tl.tensor,
+    values: tl.tensor,
+    sign: tl.tensor,
+    size: tl.tensor,
+    count: tl.tensor,
+    tile: tl.constexpr,
+) -> None:
+    """``flat[indices] += sign * values``; indices occur once. Those outside are left out."""
+    own = tl.program_id(0).to(tl.int64)
+    each = tl.arange(0, tile)
+    for number in range(own, tl.cdiv(count, tile), tl.num_programs(0)):
+        i = number * tile + each
+        at = tl.load(indices + i, i < count, -1)
+        inside = (at >= 0) & (at < size)
+        value = sign * tl.load(values + i, i < count, 0.0)
+        tl.store(flat + at, tl.load(flat + at, inside, 0.0) + value, inside)
+
+
+class TritonKernels(CudaKernels):
+    """On a CUDA device, on its current stream. Has no state."""
+
+    def warm(self, device: torch.device) -> None:
+        """Compile every kernel, or load it, and see that it runs; quick after the first time.
+
+        Raises RuntimeError, or what a missing or failing C compiler does: OSError or
+        SubprocessError.
+        """
+        os.environ.setdefault("TRITON_CACHE_DIR", str(compilation.directory() / "triton"))
+        ones, space = torch.ones(2, device=device), Workspace()
+        try:
+            with compilation.alone():
+                seen = self.add(ones, ones, torch.empty_like(ones)), self.measure(ones)
+                indices, values = self.select_above(ones, 0.5, space)
+                self.subtract_at(ones, indices, values)
+                counts = [int(self.digit_counts(ones, digit)[0]) for digit in range(len(DIGITS))]
+                numbers = self.count_above(ones, 0.5), self.moments(ones).count, *counts
+        except TritonError as error:
+            raise RuntimeError(f"Triton: {error}") from error
+        if [one.sum_abs for one in seen] != [4.0, 2.0] or numbers != (0, 2, 2, 2, 2):
+            raise RuntimeError(f"Triton's kernels give {seen}, {numbers}")
+
+    def measure(self, flat: Tensor) -> GradientStatistics:
+        """As ``add``, which reads one vector more and writes one."""
+        return _statistics(flat, flat, flat, adds=False)
+
+    def add(self, first: Tensor, second: Tensor, out: Tensor) -> GradientStatistics:
+        """A sum and a maximum of each program, then of all."""
+        return _statistics(first, second, out, adds=True)
+
+    def moments(self, flat: Tensor, threshold: float = 0.0) -> Moments:
+        """Five sums of each program, then of all."""
+        size, programs = _size(flat), _programs(flat, SHORT_TILE)
+        rows = flat.new_zeros((5, programs), dtype=torch.float64)
+        _launch(_moments, programs, flat, rows, _least(threshold), size, tile=SHORT_TILE)
+        count, nonzero, *totals = rows.cpu().numpy().sum(axis=1).tolist()
+        return Moments(int(count), int(nonzero), *totals)  # exact up to 2⁵³
+
+    def count_above(self, flat: Tensor, threshold: float) -> int:
+        """A number of each program, then of all."""
+        size, programs = _size(flat), _programs(flat, TILE)
+        counts = flat.new_zeros(programs, dtype=torch.int32)
+        _launch(_counted, programs, flat, counts, _least(threshold), size, tile=TILE)
+        return int(counts.cpu().numpy().sum(dtype=np.int64))
+
+    def select_above(
+        self, flat: Tensor, threshold: float, space: Workspace
+    ) -> tuple[Tensor, Tensor]:
+        """One reading notes which are chosen, a bit each; then these are taken, in order.
+
+        Their number is known after that: where there was too little room they are taken again.
+        """
+        size, programs = _size(flat), _programs(flat, LONG_TILE)
+        tiles = triton.cdiv(size, LONG_TILE)
+        small, large = (flat.new_empty(0, dtype=kind) for kind in (torch.int32, torch.int64))
+        words = space.whole("words", tiles * (LONG_TILE // 32), small)
+        counts = space.tensor("counts", tiles, small)
+        ends = space.tensor("ends", tiles, large)
+        _launch(_marked, programs, flat, words, counts, _least(threshold), size, tile=LONG_TILE)
+        torch.cumsum(counts, 0, dtype=torch.int64, out=ends)
+        total, room = 0, size // _FIRST_SHARE + LONG_TILE
+        while True:
+            indices = space.whole("indices", room, large)
+            values = space.whole("values", room, flat.detach())
+            room = min(indices.numel(), values.numel())
+            _launch(_taken, tiles, flat, words, ends, indices, values, room, tile=LONG_TILE)
+            total = int(ends[-1]) if tiles else 0
+            if total <= room:
+                return indices[:total], values[:total]
+            room = total
+
+    def digit_counts(self, flat: Tensor, digit: int = 0, prefix: int = 0) -> Tensor:
+        """In several histograms, which are added: integers, in whatever order."""
+        size, programs = _size(flat), _programs(flat, DIGIT_TILE)
+        shift, width = DIGITS[digit]
+        counts = flat.new_zeros((COPIES, 1 << width), dtype=torch.int32)
+        arguments = (flat, counts, COPIES, size, shift, 1 << width)
+        if digit:
+            _launch(_later_digits, programs, *arguments, prefix << shift + width, tile=DIGIT_TILE)
+        else:
+            _launch(_first_digits, programs, *arguments, tile=DIGIT_TILE)
+        return counts.sum(dim=0, dtype=torch.int64).cpu()
+
+    def subtract_at(self, flat: Tensor, indices: Tensor, values: Tensor) -> None:
+        """Indices occur once: programs do not meet."""
+        _shift(flat, indices, values, -1.0)
+
+    def add_at(self, flat: Tensor, indices: Tensor, values: Tensor) -> None:
+        """Indices occur once: programs do not meet."""
+        _shift(flat, indices, values, 1.0)
+
+
+def _statistics(first: Tensor, second: Tensor, out: Tensor, *, adds: bool) -> GradientStatistics:
+    sizes = {_size(first), _size(second), _size(out)}
+    if len(sizes) != 1:
+        raise ValueError(f"vectors of {', '.join(map(str, sorted(sizes)))} elements")
+    programs = _programs(out, TILE)
+    if not programs:
+        return GradientStatistics(0.0, 0.0)
+    rows = out.new_zeros((2, programs), dtype=torch.float64)
+    _launch(_summed, programs, first, second, out, rows, sizes.pop(), adds=adds, tile=TILE)
+    sums, tops = rows.cpu().numpy()
+    return GradientStatistics(float(sums.sum()), float(np.int32(tops.max()).view(np.float32)))
+
+
+def _shift(flat: Tensor, indices: Tensor, values: Tensor, sign: float) -> None:
+    size, count = _size(flat), _size(values)
+    if indices.shape != values.shape or indices.dtype != torch.int64 or indices.stride() != (1,):
+        raise ValueError(f"{indices.dtype} {tuple(indices.shape)} indices for {count} values")
+    if not count:
+        return
+    programs = _programs(values, SHORT_TILE)
+    _launch(_shifted, programs, flat, indices, values, sign, size, count, tile=SHORT_TILE)
+    first, last = indices[:: max(1, count - 1)].tolist() if count > 1 else indices.tolist() * 2
+    if first < 0 or last >= size:
+        raise IndexError(f"indices outside a vector of {size} elements")
+
+
+def _size(flat: Tensor) -> int:
+    """Number of elements. Raises TypeError for what kernels do not read."""
+    if flat.dtype != torch.float32 or flat.dim() != 1 or not flat.is_contiguous():
+        raise TypeError(f"a contiguous float32 vector is needed, not {flat.dtype} {flat.shape}")
+    return flat.numel()
+
+
+def _programs(flat: Tensor, tile: int) -> int:
+    return int(min(PROGRAMS, triton.cdiv(flat.numel(), tile)))
+
+
+def _least(threshold: float) -> int:
+    """Bits that a magnitude has at least that is chosen."""
+    least = as_float32(threshold)
+    if np.isnan(least):
+        return 0x7F80_0001
+    return int(np.maximum(least, np.float32(0)).view(np.int32)) & MAGNITUDE
+
+
+def _launch(kernel: Any, programs: int, like: Tensor, *arguments: Any, **constants: Any) -> None:
+    """On the device of ``like``, which is the first argument."""
+    if programs:
+        with torch.cuda.device_of(like):
+            kernel[(programs,)](like, *arguments, **constants, num_warps=WARPS)
