@@ -148,26 +148,19 @@ class DeviceBench:
             "read": (4 * count, source.sum),
             "launch and wait": (0, lambda: few.sum().item()),
         }
-        outcomes = timed(
-            {
-                name: lambda _, call=call: self._clocked(call)[1]
-                for name, (_, call) in calls.items()
-            },
-            setup.repetitions,
-            _WARM,
-        )
+        turns = {name: self._turn(call) for name, (_, call) in calls.items()}
+        outcomes = timed(turns, setup.repetitions, _WARM)
         medians = {name: median(outcome.results) for name, outcome in outcomes.items()}
+        rates = {name: size / medians[name] for name, (size, _) in calls.items()}
         rows = [
-            {
-                "of": name,
-                "bytes": size,
-                "median_s": medians[name],
-                "bytes_per_s": size / medians[name],
-            }
+            {"of": name, "bytes": size, "median_s": medians[name], "bytes_per_s": rates[name]}
             for name, (size, _) in calls.items()
         ]
-        self._bytes_per_s = max(row["bytes_per_s"] for row in rows)
+        self._bytes_per_s = max(rates.values())
         return Suite(f"memory of {self.name()}", rows, [])
+
+    def _turn(self, call: Callable[[], object]) -> Callable[[int], float]:
+        return lambda _: self._clocked(call)[1]
 
     def _clocked(self, call: Callable[[], T]) -> tuple[T, float]:
         """What ``call`` returns, and its seconds, with an idle device and an empty cache before."""
