@@ -411,15 +411,22 @@ def write_figures(folder: Path, results: Results) -> list[Path]:
 
 def write_page(folder: Path, size: str, results: Results) -> list[Path]:
     """Write ``<size>.json`` and the page: between marks of the README, with its figures, or as
-    ``<size>.md``."""
+    ``<size>.md``. Numbers of a GPU also go into the README, if that has numbers of its own."""
     made = sections(folder, results)
     numbers = folder / f"{size}.json"
     numbers.write_text(to_json(_kept(results, size, folder.name)) + "\n", encoding="utf-8")
     if size == "small":
-        page = folder / PAGE
-        text = between_marks(page.read_text("utf-8"), made)
-    else:
-        page = folder / f"{size}.md"
-        text = "\n\n".join([f"# {folder.name}: size {size}", *made.values()]) + "\n"
+        return [numbers, _write_readme(folder, made), *write_figures(folder, results)]
+    page = folder / f"{size}.md"
+    text = "\n\n".join([f"# {folder.name}: size {size}", *made.values()]) + "\n"
     page.write_text(text, encoding="utf-8")
-    return [numbers, page, *(write_figures(folder, results) if size == "small" else ())]
+    own = folder / "small.json"
+    if size != GPU or not own.exists():
+        return [numbers, page]
+    return [numbers, page, _write_readme(folder, sections(folder, read(own)))]
+
+
+def _write_readme(folder: Path, made: Sections) -> Path:
+    page = folder / PAGE
+    page.write_text(between_marks(page.read_text("utf-8"), made), encoding="utf-8")
+    return page
