@@ -303,7 +303,7 @@ def selection_times(part: PagePart, folder: Path, say: Say) -> list[Mapping[str,
 
 
 def device_facts(part: PagePart, folder: Path, say: Say) -> list[Mapping[str, Any]]:
-    """What the accelerator is called, and today's date."""
+    """Name of the accelerator, and today's date."""
     del part, folder, say
     import torch
 

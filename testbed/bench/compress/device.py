@@ -163,7 +163,7 @@ class DeviceBench:
         return lambda _: self._clocked(call)[1]
 
     def _clocked(self, call: Callable[[], T]) -> tuple[T, float]:
-        """What ``call`` returns, and its seconds, with an idle device and an empty cache before."""
+        """Return what ``call`` does, and its seconds, from an idle device and an empty cache on."""
         self._scratch.zero_()
         synchronise(self.device)
         stopwatch = self._stopwatch()

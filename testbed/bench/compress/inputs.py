@@ -136,8 +136,8 @@ _SCALE, _DRIFT = 1e-3, 0.1
 """Mean magnitude of the first vector drawn, and by how much (standard deviation, as a factor of e)
 every later one's differs."""
 _LAYERS, _APART, _STAYS = 20, 3.0, 0.9
-"""Of vectors that drift: layers, powers of 2 by which their scales are apart up and down, and
-the share of a vector that stays."""
+"""Vectors that drift: layers, powers of 2 by which their scales are apart up and down, and the
+share of a vector that stays."""
 _WIDTHS = (1.0, 0.5, 0.25, 0.125)
 _WARM = 10
 """Steps of a training before its vectors are taken."""
