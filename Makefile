@@ -91,7 +91,7 @@ example: setup  ## EXAMPLE="char_diloco --every 20" on the nodes of LINKS, and i
 		$(BIN)/testbed report $$(for name in $(BESIDE); do ls -d measurements/runs/*_$${name}_s0_$${own##*_} | tail -1; done) $$own --out measurements/$(firstword $(EXAMPLE)) && exit $$status
 
 replicate: environment  ## the page of PAPER=adatopk|algc|cssgd|laplacian-threshold from runs in virtual time; SIZE=full DATA=…: the paper's own set-up
-	@$(BIN)/testbed bench replicate scenarios/papers/$(or $(PAPER),$(error PAPER=… names a folder of scenarios/papers)) --size $(SIZE) --fabric $(if $(filter full,$(SIZE)),netns,sim) $(if $(DATA),--data $(DATA)) --parallel 2
+	@$(BIN)/testbed bench replicate scenarios/papers/$(or $(PAPER),$(error PAPER=… names a folder of scenarios/papers)) --size $(SIZE) --fabric $(if $(filter full gpu,$(SIZE)),netns,sim) $(if $(DATA),--data $(DATA)) --parallel 2
 
 plots: environment  ## table and figures of RUN again (default: the last comparison)
 	@$(BIN)/testbed report $(or $(RUN),$(error there is no comparison to draw: `make run` makes one))

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import exp, log, sqrt
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 from typing import Any
 
 from analysis.statistics import MARGIN, Interval, inferiority, interval, ratio, sound
@@ -149,9 +149,10 @@ def keeps(text: str, paper: str, values: Sequence[float], margin: float = MARGIN
     return Claim(text, paper, tuple(values), percent, -margin, -margin, -margin)
 
 
-def condensed(run: Path) -> dict[str, Any]:
+def condensed(run: Path, skip: int = 0) -> dict[str, Any]:
     """Return the record of a finished run: times in model seconds, courses as means of pieces of
-    ``every`` steps."""
+    ``every`` steps. ``skip``: first steps that pay for what is loaded; where there are any,
+    ``step_s`` is the median of the others."""
     summary, manifest = read_json(run / SUMMARY), read_json(run / MANIFEST)
     events = read_events(run, {"step", "evaluation", "fit"})
     dilation, steps = float(manifest["dilation"]), events.get("step", [])
@@ -175,6 +176,24 @@ def condensed(run: Path) -> dict[str, Any]:
         "run": run.name,
         "scenario_hash": manifest["scenario_hash"],
         "commit": (manifest["machine"]["commit"] or {}).get("hash"),
+        **(_without_first(steps, skip, dilation, manifest["fabric"]) if skip else {}),
+    }
+
+
+def _without_first(
+    steps: Iterable[Record], skip: int, dilation: float, fabric: str
+) -> dict[str, Any]:
+    """The median of the steps after ``skip``, and how long each took: means over workers."""
+    by_step: dict[int, list[float]] = {}
+    for step in steps:
+        length = (float(step["end_s"]) - float(step["start_s"])) / dilation
+        by_step.setdefault(int(step["step"]), []).append(length)
+    lengths = [_short(fmean(by_step[number])) for number in sorted(by_step)]
+    return {
+        "step_s": median(lengths[skip:]) if len(lengths) > skip else None,
+        "lengths_s": lengths,
+        "skip": skip,
+        "fabric": fabric,
     }
 
 
@@ -307,6 +326,8 @@ class Results:
 
     groups: Mapping[str, Sequence[Record]] = field(default_factory=dict)
     measured: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    gpu: Results | None = None
+    """Those of the size ``gpu``, where the page's folder has them."""
 
     def runs(self, group: str) -> Runs:
         """Return the runs of a group. Raises InputError for one that has none."""
@@ -384,6 +405,44 @@ def between_marks(text: str, sections: Sections) -> str:
             raise InputError(f"the page has no {begin} … {end}", hint="Add the two lines")
         text = f"{head}{begin}\n\n{content}\n\n{end}{tail}"
     return text
+
+
+def gpu_setup(results: Results) -> str:
+    """Where and when the runs of the size ``gpu`` were made, in a paragraph."""
+    (device,) = results.measured["device"]
+    record = next(each for records in results.groups.values() for each in records)
+    commit = str(record["commit"])[:10]
+    return (
+        f"Measured on a GPU: one {device['device']} for all workers, fabric `{record['fabric']}`, "
+        f"{device['date']}, commit {commit}; the time of a step is the median after the first "
+        f"{record['skip']}. No pace: computation takes what it takes there."
+    )
+
+
+def gpu_speedup(results: Results, group: str, name: str, base: str = "none") -> str:
+    """How many times as fast as ``base`` an algorithm's steps are; a dash: a run is invalid."""
+    found = {each["algorithm"]: each for each in sound(list(results.groups.get(group, ())))}
+    pair = [found[each] for each in (base, name) if each in found]
+    if len(pair) < 2 or None in (each["step_s"] for each in pair):
+        return "–"
+    worse = sorted({each["verdict"] for each in pair} - {"valid"})
+    times = float(pair[0]["step_s"]) / float(pair[1]["step_s"])
+    return f"{times:.2f}" + "".join(f" ({each})" for each in worse)
+
+
+def gpu_steps(results: Results) -> str:
+    """Every run of the size ``gpu``: verdict, step times, and what was sent."""
+    head = "runs|algorithm|verdict|step (s)|speed-up|each step (s)|MB up / down"
+    rows = []
+    for group, records in results.groups.items():
+        for each in records:
+            step_s = "–" if each["step_s"] is None else f"{each['step_s']:.4g}"
+            lengths = ", ".join(f"{length:.3g}" for length in each["lengths_s"])
+            sent = " / ".join(f"{each[way] / 1e6:.4g}" for way in ("bytes_up", "bytes_down"))
+            speed = gpu_speedup(results, group, each["algorithm"])
+            cells = [f"`{each['algorithm']}`", each["verdict"], step_s, speed, lengths, sent]
+            rows.append([group, *cells])
+    return table(head.split("|"), rows)
 
 
 def _saved(share: Interval) -> Interval:

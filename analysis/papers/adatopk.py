@@ -25,6 +25,9 @@ from analysis.papers import (
     Sections,
     above,
     as_much,
+    gpu_setup,
+    gpu_speedup,
+    gpu_steps,
     judge,
     keeps,
     no_loss,
@@ -55,6 +58,7 @@ TABLE = {
     "resnet50": (1.25, 2.05),
 }
 """Speed-ups of Table 1, with k = 0.15 and 0.001."""
+STATIC = ("topk-0.15", "topk-0.001")
 WARM = 18
 """First steps, in which AdaTopK has no choice: its window is not full."""
 HIGH = 0.99
@@ -75,6 +79,8 @@ def sections(results: Results) -> Sections:
     """Marked parts of the page, of the runs of its plan."""
     if "family" in results.groups:
         return {"about": _ABOUT, "orderings": _family(results), "apart": _apart(results)}
+    if "dynamic" not in results.groups:
+        return {"about": gpu_setup(results), "steps": gpu_steps(results)}
     runs = results.runs("dynamic")
     pictured = {
         "static": _table_1(results),
@@ -127,10 +133,7 @@ def figures(results: Results) -> dict[str, Figure]:
     test.set(xlabel="Step", title="test set")
     heading(drawn["fig1"], "Accuracy", handles, _FIXED)
     static, dynamic = drawn["fig2"].subplots(1, 2, width_ratios=(1, 1.4))
-    ratios = [
-        {model: _speedup(results, model, name) for model in TABLE}
-        for name in ("topk-0.15", "topk-0.001")
-    ]
+    ratios = [{model: _speedup(results, model, name) for model in TABLE} for name in STATIC]
     handles = grouped_bars(static, list(TABLE), ratios)
     static.legend(handles, ["k = 0.15", "k = 0.001"])
     static.set(ylabel="Time of none ÷ time", title="1 Gbit/s")
@@ -192,7 +195,7 @@ def _claims(runs: Runs) -> Iterator[Claim]:
         "AdaTopK is less accurate than none", "ResNet-50", gained("none", "adatopk"), percent
     )
     declines = tuple(runs.declines("adatopk", WARM))
-    yield Claim("AdaTopK's k starts high and declines, after step 18", "yes", declines, _k)
+    yield Claim("AdaTopK's k starts high and declines, after step 18", "yes", declines, _K.format)
     yield from _chosen(runs)
     yield from _observations(runs)
 
@@ -200,9 +203,9 @@ def _claims(runs: Runs) -> Iterator[Claim]:
 def _chosen(runs: Runs) -> Iterator[Claim]:
     """Orderings that the rules of our family were chosen by."""
     high = tuple(runs.declines("dc2-da2"))
-    yield Claim("DA2's k is high, then low", "yes", high, _k, chosen=True)
+    yield Claim("DA2's k is high, then low", "yes", high, _K.format, chosen=True)
     above_ = tuple(runs.differences("dc2-da4", "dc2-da5", "mean_k"))
-    yield Claim("mean k: DA4 above DA5", "yes", above_, _k, chosen=True)
+    yield Claim("mean k: DA4 above DA5", "yes", above_, _K.format, chosen=True)
     for name in ("dc2-da2", "dc2-da5"):
         logs = tuple(runs.faster(name, "dc2-da4"))
         yield Claim(f"time: {name} below dc2-da4", "yes", logs, saving, chosen=True)
@@ -337,10 +340,6 @@ def _robust(holding: int, count: int) -> str:
     return "**reversed**" if holding <= (1 - ROBUST) * count else "**hangs on constants**"
 
 
-def _k(value: float) -> str:
-    return f"{value:+.4f}"
-
-
 def _trained(runs: Runs, name: str) -> list[float]:
     """Training accuracy of the last tenth of the steps, by seed."""
     return [fmean(record["train"][-_LAST:]) for record in runs.of(name)]
@@ -355,9 +354,7 @@ def _speedup(results: Results, model: str, name: str) -> float:
 def _static(results: Results) -> Iterator[Row]:
     """Speed-ups of Table 1, which have no variance: within a tenth of the paper's."""
     for model, paper in TABLE.items():
-        for name, claimed, near in zip(
-            ("topk-0.15", "topk-0.001"), paper, (HOLDS, CHOSEN), strict=True
-        ):
+        for name, claimed, near in zip(STATIC, paper, (HOLDS, CHOSEN), strict=True):
             own = _speedup(results, model, name)
             verdict = near if abs(own / claimed - 1) <= _NEAR else NOT
             text = f"{model}, 1 Gbit/s: {name} is so many times as fast as none"
@@ -365,24 +362,22 @@ def _static(results: Results) -> Iterator[Row]:
 
 
 def _table_1(results: Results) -> str:
-    rows_ = []
+    head, rows_ = ["share of", "k = 1", "k = 0.15 (paper)", "k = 0.001 (paper)"], []
     for model, paper in TABLE.items():
-        speeds = [_speedup(results, model, name) for name in ("topk-0.15", "topk-0.001")]
+        speeds = [_speedup(results, model, name) for name in STATIC]
         cells = [f"{own:.2f} ({claimed:.2f})" for own, claimed in zip(speeds, paper, strict=True)]
+        if results.gpu is not None:
+            cells += [gpu_speedup(results.gpu, f"static-{model}", name) for name in STATIC]
         rows_.append([model, "1", *cells])
-    return table(["share of", "k = 1", "k = 0.15 (paper)", "k = 0.001 (paper)"], rows_)
+    if results.gpu is None:
+        return table(head, rows_)
+    head += [f"k = {k:g}, measured on a GPU" for k in (0.15, 0.001)]
+    return f"{table(head, rows_)}\n\n{gpu_setup(results.gpu)}"
 
 
 def _algorithms(runs: Runs) -> str:
-    head = [
-        "algorithm",
-        "time (s)",
-        "speed-up",
-        "test accuracy",
-        "training accuracy",
-        "mean k",
-        "MB",
-    ]
+    head = ["algorithm", "time (s)", "speed-up"]
+    head += ["test accuracy", "training accuracy", "mean k", "MB"]
     rows_ = []
     for name in runs.names():
         speed = interval(runs.faster(name, "none")).through(exp)

@@ -19,7 +19,7 @@ from testbed.cli import options
 from testbed.errors import InputError
 
 if TYPE_CHECKING:
-    from testbed.bench.results import Suite
+    from testbed.bench.results import BenchOutcome, Suite
 
 
 def _several(flag: str, text: str, **limits: Any) -> Any:
@@ -37,9 +37,11 @@ Conditions = Annotated[
     list[str] | None, typer.Option("--condition", help="May be repeated.", metavar="NAME")
 ]
 Repeat = Annotated[
-    int, typer.Option("--repeat", help="How often everything is measured.", min=1, max=100)
+    int, typer.Option("--repeat", help="How often everything is measured.", min=1, max=1000)
 ]
-Quick = Annotated[bool, typer.Option("--quick", help="Once and short: only to see that it works.")]
+_QUICK = "Once, short and with less of everything: only to see that it works."
+Quick = Annotated[bool, typer.Option("--quick", help=_QUICK)]
+Suites = Annotated[list[str] | None, _several("--suite", "Only this suite", metavar="NAME")]
 Again = Annotated[
     Path | None,
     typer.Option("--again", help="Take the measurements of an earlier call.", metavar="DIR"),
@@ -69,7 +71,7 @@ def agreement(
     _check_known("condition", condition, CONDITION_NAMES)
     if again is None:
         _become_able("netns")
-    say = say_unless(quiet)
+    say = options.say_unless(quiet)
     directory, suite = run(
         list(cells(condition or (), workers or (), rate or ())),
         out,
@@ -140,7 +142,7 @@ def coded(
     if rate:
         requested = replace(requested, rates=tuple(rate))
     _become_able(fabric)
-    say = say_unless(quiet)
+    say = options.say_unless(quiet)
     bench = CodedBench(scenario, requested, out, say, parallel)
     present(bench.known, {"coded": bench.run(fabric)}, as_json)
     say(f"results: {bench.directory}")
@@ -180,7 +182,7 @@ def control(
     _check_known("waveform", waveform, WAVEFORMS)
     chosen = [name for name in algo or known(ALGORITHMS) if name not in FIXED]
     requested = ResponsePlan(chosen, waveform or list(WAVEFORMS), FIXED, steps, seed, parallel)
-    say = say_unless(quiet)
+    say = options.say_unless(quiet)
     directory, result = run(requested, out, say, level=target, again=again)
     draw_control(directory, result.to_json())
     present(result.suite.to_json(), {"control": result.suite}, as_json)
@@ -212,24 +214,16 @@ def exchange(
     quiet: options.Quiet = False,
 ) -> None:
     """Rounds per second of every exchange, against gloo, torch RPC and iperf3 on the same links."""
-    from testbed.bench.exchange.cases import (
-        BYTES,
-        EXCHANGES,
-        LINKS,
-        NODES,
-        BenchLink,
-        check_bytes,
-        entry,
-    )
+    from testbed.bench.exchange import cases
     from testbed.bench.exchange.run import ExchangePlan, run
     from testbed.bench.figures import draw
 
-    names = [entry(name).name for name in exchange or EXCHANGES]
-    links = [BenchLink.parse(text) for text in link or LINKS]
-    sizes = check_bytes(size or list(BYTES))
+    names = [cases.entry(name).name for name in exchange or cases.EXCHANGES]
+    links = [cases.BenchLink.parse(text) for text in link or cases.LINKS]
+    sizes = cases.check_bytes(size or list(cases.BYTES))
     _become_able("netns")
-    say = say_unless(quiet)
-    plan = ExchangePlan(names, links, nodes or NODES, sizes, longest, repeat, quick)
+    say = options.say_unless(quiet)
+    plan = ExchangePlan(names, links, nodes or cases.NODES, sizes, longest, repeat, quick)
     directory, result = run(plan, out, say)
     measured = [row for row in result.rows if row["rounds_per_s"] is not None]
     if measured:
@@ -272,7 +266,7 @@ def overlap(
         raise InputError(f"of {steps} steps {skip} and the last are not counted", where="--skip")
     _become_able(fabric)
     plan = OverlapPlan(fabric, load or LOADS, workers, pace / 1e3, steps, skip, repeat)
-    say = say_unless(quiet)
+    say = options.say_unless(quiet)
     bench = OverlapBench(plan, out, say)
     suite = bench.run()
     present(bench.known, {"overlap": suite}, as_json)
@@ -296,7 +290,7 @@ def scale(
     from testbed.bench.figures import draw
     from testbed.bench.sim_scale import SERVERS, WORKERS, ScaleSize, run
 
-    say = say_unless(quiet)
+    say = options.say_unless(quiet)
     sizes = [ScaleSize(*size) for size in product(servers or SERVERS, workers or WORKERS)]
     directory, suite = run(sizes, out, say, steps=steps, algorithm=algo)
     draw(directory, "scale", suite.rows)
@@ -339,7 +333,7 @@ def replicate(
 
     if fabric != VIRTUAL and not plan:
         _become_able(fabric)
-    say = say_unless(quiet)
+    say = options.say_unless(quiet)
     directory = out or Path("measurements") / "replicate" / f"{folder.name}-{size}"
     asked = Replication(
         folder,
@@ -373,9 +367,6 @@ _SOURCE = (
     "laplace: drawn from that distribution. recorded: gradients of a training in this process."
 )
 Source = Annotated[str, typer.Option("--source", help=_SOURCE, metavar="NAME")]
-Turns = Annotated[
-    int, typer.Option("--repeat", help="How often everything is measured.", min=1, max=1000)
-]
 
 
 def select(
@@ -383,14 +374,14 @@ def select(
     density: Density = 0.01,
     threads: Threads = 1,
     source: Source = "laplace",
-    repeat: Turns = 5,
+    repeat: Repeat = 5,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
     """Time of every selector against torch.topk, np.partition and reading the memory once."""
     from testbed.bench.compress.select import run
 
-    result = run(elements, density, threads, source, repeat, say_unless(quiet))
+    result = run(elements, density, threads, source, repeat, options.say_unless(quiet))
     present(result.to_json(), {"select": result.suite()}, as_json)
 
 
@@ -402,7 +393,7 @@ def threshold(
     """Count and passes of the Laplacian threshold in three real trainings, at three densities."""
     from testbed.bench.compress.select import measure_thresholds as run
 
-    suite = run(say_unless(quiet), steps)
+    suite = run(options.say_unless(quiet), steps)
     present(suite.to_json(), {"threshold": suite}, as_json)
 
 
@@ -410,14 +401,14 @@ def wire(
     elements: Elements = 25_000_000,
     density: Densities = None,
     threads: Threads = 1,
-    repeat: Turns = 5,
+    repeat: Repeat = 5,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
     """Time and size of every index coding against plain numpy, plain PyTorch and the entropy."""
     from testbed.bench.compress.payload import DENSITIES, run
 
-    result = run(elements, density or DENSITIES, threads, repeat, say_unless(quiet))
+    result = run(elements, density or DENSITIES, threads, repeat, options.say_unless(quiet))
     present(result.to_json(), {"wire": result.suite()}, as_json)
 
 
@@ -425,26 +416,44 @@ def quantize(
     elements: Elements = 25_000_000,
     threads: Threads = 1,
     source: Source = "laplace",
-    repeat: Turns = 5,
+    repeat: Repeat = 5,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
     """Time and size of every value coding against PyTorch alone and reading the memory once."""
     from testbed.bench.compress.payload import measure_value_codings as run
 
-    result = run(elements, threads, source, repeat, say_unless(quiet))
+    result = run(elements, threads, source, repeat, options.say_unless(quiet))
     present(result.to_json(), {"quantize": result.suite()}, as_json)
 
 
-Names = Annotated[list[str] | None, _several("--suite", "Only this suite", metavar="NAME")]
-_QUICK = "Once, short and with less of everything: only to see that it works."
-LinkQuick = Annotated[bool, typer.Option("--quick", help=_QUICK)]
+Lengths = Annotated[list[int] | None, _several("--elements", "Length of vectors", min=1000)]
+Device = Annotated[str, typer.Option("--device", help="What to measure: cuda, cpu.")]
+
+
+def gpu(
+    suite: Suites = None,
+    elements: Lengths = None,
+    density: Densities = None,
+    device: Device = "cuda",
+    repeat: Repeat = 11,
+    quick: Quick = False,
+    out: options.Out = Path(),
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Selection on an accelerator in readings of its memory, and a worker's steps without links."""
+    from testbed.bench.compress.device import DeviceBench
+
+    bench = DeviceBench(device, elements or (), density or (), quick=quick)
+    say = options.say_unless(quiet)
+    _end(bench.run(out, say, repeat, suite or ()), as_json, say)
 
 
 def link(
-    suite: Names = None,
+    suite: Suites = None,
     repeat: Repeat = 5,
-    quick: LinkQuick = False,
+    quick: Quick = False,
     out: options.Out = Path(),
     as_json: options.Json = False,
     quiet: options.Quiet = False,
@@ -453,22 +462,16 @@ def link(
     from testbed.bench.results import run
 
     _become_able("netns")
-    say = say_unless(quiet)
-    outcome = run(suite or (), out, say, repeat=repeat, quick=quick)
+    say = options.say_unless(quiet)
+    _end(run(suite or (), out, say, repeat=repeat, quick=quick), as_json, say)
+
+
+def _end(outcome: BenchOutcome, as_json: bool, say: Callable[[str], None]) -> None:
+    """Show suites, and exit with 1 where one failed."""
     present(outcome.to_json(), outcome.suites, as_json)
     say(f"results: {outcome.path}")
     if any(suite.failure is not None for suite in outcome.suites.values()):
         raise typer.Exit(1)
-
-
-def say_unless(quiet: bool) -> Callable[[str], None]:
-    """Prints progress, or does nothing."""
-
-    def say(text: str) -> None:
-        if not quiet:
-            print(text, file=sys.stderr, flush=True)
-
-    return say
 
 
 def present(data: dict[str, Any], suites: Mapping[str, Suite], as_json: bool) -> None:
@@ -491,7 +494,7 @@ app = typer.Typer(
     help="Measure links and compression on this machine, against alternatives.",
 )
 for verb in (
-    *(select, threshold, wire, quantize),
+    *(select, threshold, wire, quantize, gpu),
     *(agreement, scale, control, exchange, coded, overlap, replicate, link),
 ):
     app.command()(verb)

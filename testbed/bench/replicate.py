@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -49,7 +50,8 @@ from testbed.traces.readers import read as read_trace
 from testbed.user_files import data_of
 
 PLAN, PAGE = "replication.toml", "README.md"
-SIZES = ("small", "full")
+GPU = "gpu"
+"""The size whose numbers the page has beside its own."""
 _MOST_PLAN_BYTES = 1 << 20
 _FINISHED = "finished.jsonl"
 _KEYS = {
@@ -62,6 +64,7 @@ _KEYS = {
     "change",
     "remove",
     "settings",
+    "skip",
 }
 
 
@@ -78,6 +81,8 @@ class PagePart:
     change: Mapping[str, Any]
     remove: tuple[str, ...]
     """Keys of the scenario that are left out, as ``train.pace``."""
+    skip: int = 0
+    """First steps that do not count in a step's time."""
     settings: int = 0
     """Number of settings of the delay-aware family, each with one seed; 0: its algorithms as they
     are, with all seeds."""
@@ -126,6 +131,7 @@ def _part(entry: Mapping[str, Any], where: str) -> PagePart:
         seeds=tuple(parse_seeds(str(entry.get("seeds", "1-10"))) or ()),
         change=entry.get("change", {}),
         remove=tuple(entry.get("remove", ())),
+        skip=int(entry.get("skip", 0)),
         settings=int(entry.get("settings", 0)),
     )
 
@@ -216,7 +222,7 @@ class Replication:
         with (self.directory / _FINISHED).open("a", encoding="utf-8") as file:
             for count, done in enumerate(self._ended(tasks, processes), 1):
                 part, task = left[done.position]
-                record = condensed(Path(done.entry["dir"]))
+                record = condensed(Path(done.entry["dir"]), part.skip)
                 line = {"key": self._key(part, task), "took_s": done.took_s, "record": record}
                 file.write(to_json(line) + "\n")
                 file.flush()
@@ -296,6 +302,18 @@ def selection_times(part: PagePart, folder: Path, say: Say) -> list[Mapping[str,
     return select.turns(elements, float(wanted["density"]), count, part.algorithms, say)
 
 
+def device_facts(part: PagePart, folder: Path, say: Say) -> list[Mapping[str, Any]]:
+    """Name of the accelerator, and today's date."""
+    del part, folder, say
+    import torch
+
+    from testbed.training.replica import configure_torch
+
+    device = configure_torch("cuda", 1)
+    name = torch.cuda.get_device_name(device)
+    return [{"device": name, "cuda": torch.version.cuda, "date": f"{datetime.now(UTC):%Y-%m-%d}"}]
+
+
 def family_courses(part: PagePart, folder: Path, say: Say) -> list[Mapping[str, Any]]:
     """Mean density, its decline and the time of every rule in every setting of the family, without
     training: a step takes its computation, the selection, what the links' rate makes of the bytes
@@ -337,6 +355,7 @@ def _course(
 MEASURES: Mapping[str, Callable[[PagePart, Path, Say], list[Mapping[str, Any]]]] = {
     "selection": selection_times,
     "family": family_courses,
+    "device": device_facts,
 }
 """Measurements by name."""
 
@@ -363,6 +382,9 @@ def read(path: Path) -> Results:
 def sections(folder: Path, results: Results) -> Sections:
     """The text of every marked part of a paper's page."""
     module = import_module(f"analysis.papers.{folder.name.replace('-', '_')}")
+    numbers = folder / f"{GPU}.json"
+    if numbers.exists():
+        results = replace(results, gpu=read(numbers))
     made: Sections = module.sections(results)
     return made
 
@@ -389,15 +411,22 @@ def write_figures(folder: Path, results: Results) -> list[Path]:
 
 def write_page(folder: Path, size: str, results: Results) -> list[Path]:
     """Write ``<size>.json`` and the page: between marks of the README, with its figures, or as
-    ``<size>.md``."""
+    ``<size>.md``. Numbers of a GPU also go into the README, if that has numbers of its own."""
     made = sections(folder, results)
     numbers = folder / f"{size}.json"
     numbers.write_text(to_json(_kept(results, size, folder.name)) + "\n", encoding="utf-8")
     if size == "small":
-        page = folder / PAGE
-        text = between_marks(page.read_text("utf-8"), made)
-    else:
-        page = folder / f"{size}.md"
-        text = "\n\n".join([f"# {folder.name}: size {size}", *made.values()]) + "\n"
+        return [numbers, _write_readme(folder, made), *write_figures(folder, results)]
+    page = folder / f"{size}.md"
+    text = "\n\n".join([f"# {folder.name}: size {size}", *made.values()]) + "\n"
     page.write_text(text, encoding="utf-8")
-    return [numbers, page, *(write_figures(folder, results) if size == "small" else ())]
+    own = folder / "small.json"
+    if size != GPU or not own.exists():
+        return [numbers, page]
+    return [numbers, page, _write_readme(folder, sections(folder, read(own)))]
+
+
+def _write_readme(folder: Path, made: Sections) -> Path:
+    page = folder / PAGE
+    page.write_text(between_marks(page.read_text("utf-8"), made), encoding="utf-8")
+    return page

@@ -362,7 +362,7 @@ RESULT = "bench.json"
 
 
 @dataclass
-class LinkBenchOutcome:
+class BenchOutcome:
     """Results so far. ``path``: the file that holds the same."""
 
     path: Path
@@ -386,7 +386,7 @@ def run(
     *,
     repeat: int = 5,
     quick: bool = False,
-) -> LinkBenchOutcome:
+) -> BenchOutcome:
     """Carry out the suites called ``names`` (all, where there are none).
 
     A suite that fails is recorded with its reason, and the others go on. Raises InputError for an
@@ -394,8 +394,15 @@ def run(
     """
     chosen = {name: suite(name) for name in names or SUITES}
     directory = measurement(out, "link")
-    outcome = LinkBenchOutcome(directory / RESULT, machine_facts())
-    setup = Setup(directory, say, repeat, quick)
+    outcome = BenchOutcome(directory / RESULT, machine_facts())
+    fill(outcome, chosen, Setup(directory, say, repeat, quick))
+    return outcome
+
+
+def fill(
+    outcome: BenchOutcome, chosen: Mapping[str, Callable[[Setup], Suite]], setup: Setup
+) -> None:
+    """Carry out suites one after the other, as ``run`` says."""
     with interruptible():
         for name, measure in chosen.items():
             try:
@@ -407,7 +414,6 @@ def run(
             except (NarrowsError, OSError) as error:
                 outcome.suites[name] = Suite(name, [], [], failure=str(error))
             outcome.save()
-    return outcome
 
 
 def show(console: Console, name: str, suite: Suite) -> None:

@@ -136,6 +136,16 @@ def table_width() -> int | None:
     return None if sys.stdout.isatty() else 160
 
 
+def say_unless(quiet: bool) -> Callable[[str], None]:
+    """Return what prints progress on standard error, or does nothing."""
+
+    def say(text: str) -> None:
+        if not quiet:
+            print(text, file=sys.stderr, flush=True)
+
+    return say
+
+
 def print_json(content: Any) -> None:
     """Print ``content`` on standard output."""
     print(json.dumps(content, indent=2))

@@ -150,7 +150,7 @@ def test_select_judges_what_limits_are_stated_for() -> None:
 
 def test_both_opponents_find_the_largest() -> None:
     flat = drawn(10_000, 1).flats[0]
-    assert select._torch_topk(flat, 0.01).count == 100
+    assert select.torch_topk(flat, 0.01).count == 100
     assert (
         select._np_partition(
             flat.numpy(), np.empty(10_000, np.int32), np.empty(10_000, np.bool_), 0.01

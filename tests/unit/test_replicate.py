@@ -77,6 +77,15 @@ def test_the_page_is_made_of_the_numbers_beside_it(folder: Path) -> None:
     assert between_marks(text, sections(folder, results)) == text
 
 
+def test_page_of_the_gpu_is_made_of_the_numbers_beside_it() -> None:
+    folder = FOLDER / "adatopk"
+    if not (folder / "gpu.json").exists():
+        pytest.skip("the runs on a GPU were not made yet")
+    made = sections(folder, read(folder / "gpu.json"))
+    text = (folder / "gpu.md").read_text("utf-8")
+    assert text == "\n\n".join(["# adatopk: size gpu", *made.values()]) + "\n"
+
+
 def test_page_of_the_family_is_made_of_the_numbers_beside_it() -> None:
     folder = FOLDER / "adatopk"
     made = sections(folder, read(folder / "family.json"))
@@ -259,6 +268,81 @@ def test_runs_of_a_plan_go_on_where_they_were(paper: Path, tmp_path: Path) -> No
     again = Replication(paper, "small", tmp_path / "out").run(said.append)
     assert said[0] == "tiny: 5 runs, of which 0 are left"
     assert again == results
+
+
+def test_first_steps_do_not_count_where_a_part_says_so(paper: Path, tmp_path: Path) -> None:
+    text = PLANNED.replace('seeds = "1-2"', 'seeds = "1"\nskip = 3')
+    (paper / PLAN).write_text(text)
+    results = Replication(paper, "small", tmp_path / "out").run(lambda _: None)
+    first, second, other = results.groups["a"]
+    for record in (first, second):
+        assert (record["skip"], record["fabric"], len(record["lengths_s"])) == (3, "sim", 4)
+        assert record["step_s"] == record["lengths_s"][3]
+    assert "skip" not in other and "lengths_s" not in other
+
+
+def on_a_gpu(algorithm: str, step_s: float, verdict: str = "valid") -> dict[str, Any]:
+    return {
+        "algorithm": algorithm, "seed": 1, "verdict": verdict, "step_s": step_s, "skip": 2, "fabric": "netns",
+        "lengths_s": [9.0, 8.0, step_s], "bytes_up": 1e6, "bytes_down": 2.5e6, "commit": "0123456789abcdef",
+    }  # fmt: skip
+
+
+def test_table_1_has_what_was_measured_on_a_gpu(tmp_path: Path) -> None:
+    plain = FOLDER / "adatopk"
+    device = {"device": "Accelerator X", "cuda": "13.0", "date": "2026-11-26"}
+    groups = {
+        f"static-{model}": [
+            on_a_gpu("none", 2.0),
+            on_a_gpu("topk-0.15", 1.0, "invalid" if model == "vgg19" else "valid"),
+            on_a_gpu("topk-0.001", 0.25, "degraded"),
+        ]
+        for model in ("resnet18", "vgg19", "resnet34", "resnet50")
+    }
+    folder = tmp_path / "adatopk"
+    folder.mkdir()
+    numbers, page = write_page(folder, "gpu", Results(groups, {"device": [device]}))
+    assert numbers.name == "gpu.json" and page.name == "gpu.md"
+    lines = page.read_text("utf-8").splitlines()
+    assert "| static-vgg19 | `topk-0.15` | invalid | 1 | – | 9, 8, 1 | 1 / 2.5 |" in lines
+    assert (
+        "| static-resnet50 | `topk-0.001` | degraded | 0.25 | 8.00 (degraded) | 9, 8, 0.25 | 1 / 2.5 |"
+        in lines
+    )
+    small: dict[str, list[dict[str, Any]]] = {}
+    for part, task in Replication(plain, "small", tmp_path).tasks():
+        small.setdefault(part.group, []).append(made_up(part, task.algorithm, task.seed))
+    numbers.unlink()
+    (folder / PAGE).write_text((plain / PAGE).read_text("utf-8"))
+    write_page(folder, "small", Results(small))
+    assert "GPU" not in between((folder / PAGE).read_text("utf-8"), "static")
+    *_, page = write_page(folder, "gpu", Results(groups, {"device": [device]}))
+    made = sections(folder, Results(small))["static"]
+    assert page.name == PAGE and made == between(page.read_text("utf-8"), "static")
+    cells = {line.split(" | ")[0]: line.strip("| ").split(" | ")[-2:] for line in made.splitlines()}
+    assert cells["| share of"] == ["k = 0.15, measured on a GPU", "k = 0.001, measured on a GPU"]
+    assert cells["| resnet18"] == ["2.00", "8.00 (degraded)"]
+    assert cells["| vgg19"] == ["–", "8.00 (degraded)"]
+    assert (
+        "one Accelerator X for all workers, fabric `netns`, 2026-11-26, commit 0123456789" in made
+    )
+
+
+def between(text: str, name: str) -> str:
+    """A section of a page."""
+    return text.partition(f"<!-- {name} -->")[2].partition(f"<!-- end {name} -->")[0].strip()
+
+
+def test_the_size_on_a_gpu_has_four_models_and_their_dense_steps(tmp_path: Path) -> None:
+    asked = Replication(FOLDER / "adatopk", "gpu", tmp_path)
+    for part, task in asked.tasks():
+        loaded = load(task.source)
+        (workers,) = [node for node in loaded.scenario.nodes.values() if node.role == "worker"]
+        train = loaded.scenario.train
+        assert (workers.count, workers.device, train.pace, train.batch) == (4, "cuda", None, 32)
+        assert f"static-{train.model}" == f"{part.group}-bn"
+        assert train.stop.steps is not None and train.stop.steps >= part.skip + 3
+    assert len(asked.parts) == 13
 
 
 def test_a_change_is_laid_over_the_scenario(paper: Path, tmp_path: Path) -> None:

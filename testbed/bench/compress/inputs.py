@@ -81,7 +81,7 @@ def steps(
     from testbed.training.models.base import build
     from testbed.training.replica import FlatModel, Sgd
 
-    job = _job(training, seed)
+    job = job_of(training, seed)
     module = build(training.model, training.task, training.width, seed)
     flat = FlatModel(module, torch.device("cpu"))
     computation, optimizer = Computation(job, flat), Sgd(job.train.optimizer, flat.parameters)
@@ -106,7 +106,8 @@ def _spread(sent: Sparse, out: Tensor) -> None:
     out[sent.indices] = sent.values
 
 
-def _job(training: Training, seed: int) -> Job:
+def job_of(training: Training, seed: int) -> Job:
+    """The job of the only worker of a training."""
     from testbed.training.job import Job
 
     train = Train(
@@ -134,6 +135,9 @@ SOURCES = ("laplace", "recorded")
 _SCALE, _DRIFT = 1e-3, 0.1
 """Mean magnitude of the first vector drawn, and by how much (standard deviation, as a factor of e)
 every later one's differs."""
+_LAYERS, _APART, _STAYS = 20, 3.0, 0.9
+"""Vectors that drift: layers, powers of 2 by which their scales are apart up and down, and the
+share of a vector that stays."""
 _WIDTHS = (1.0, 0.5, 0.25, 0.125)
 _WARM = 10
 """Steps of a training before its vectors are taken."""
@@ -171,6 +175,26 @@ def drawn(elements: int, turns: int, seed: int = 1) -> Vectors:
         magnitudes.view(np.uint32)[:] |= _signs(random, elements)
         flats.append(torch.from_numpy(magnitudes))
     return Vectors(flats, f"drawn from Laplace(0, about {_SCALE:g}), every turn anew")
+
+
+def drifting(elements: int, turns: int, device: torch.device, seed: int = 1) -> list[Tensor]:
+    """``turns`` vectors float32 (elements,) of layers whose scales differ; each is nine tenths of
+    the one before and noise from a Laplace distribution, so that scales stay."""
+    generator, random = torch.Generator(device).manual_seed(seed), Random(seed)
+    scales = [_SCALE * 2 ** random.uniform(-_APART, _APART) for _ in range(_LAYERS)]
+    flats: list[Tensor] = []
+    for _ in range(turns):
+        # the difference of two exponential variables has a Laplace distribution
+        noise, other = (
+            torch.empty(elements, device=device).exponential_(generator=generator) for _ in "ab"
+        )
+        noise.sub_(other)
+        for part, scale in zip(noise.chunk(_LAYERS), scales, strict=False):
+            part.mul_(scale)
+        if flats:
+            noise.mul_((1 - _STAYS**2) ** 0.5).add_(flats[-1], alpha=_STAYS)
+        flats.append(noise)
+    return flats
 
 
 def recorded(

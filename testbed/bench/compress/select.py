@@ -157,10 +157,10 @@ def _measured(
 ) -> SelectResult:
     flats = given.flats
     elements = flats[0].numel()
-    known, left_out = _selectors(flats[0], density)
+    known, left_out = each_selector(flats[0], density)
     room, mask = np.empty(elements, np.int32), np.empty(elements, np.bool_)
     calls: dict[str, Callable[[int], SelectTurn]] = {
-        TORCH: lambda turn: _torch_topk(flats[turn], density),
+        TORCH: lambda turn: torch_topk(flats[turn], density),
         NUMPY: lambda turn: _np_partition(flats[turn].numpy(), room, mask, density),
         READ: lambda turn: _read(flats[turn]),
     }
@@ -184,10 +184,10 @@ def turns(
     check_sparse(elements, density)
     given = vectors_for("recorded", elements, _WARM + count, density, 1, say)
     flats, room = given.flats, np.empty(elements, np.int32)
-    known, _ = _selectors(flats[0], density)
+    known, _ = each_selector(flats[0], density)
     mask = np.empty(elements, np.bool_)
     references: dict[str, Callable[[int], SelectTurn]] = {
-        TORCH: lambda turn: _torch_topk(flats[turn], density),
+        TORCH: lambda turn: torch_topk(flats[turn], density),
         NUMPY: lambda turn: _np_partition(flats[turn].numpy(), room, mask, density),
     }
     calls = {
@@ -205,12 +205,11 @@ def turns(
     ]
 
 
-def _selectors(first: Tensor, density: float) -> tuple[dict[str, Selector[Any]], dict[str, str]]:
+def each_selector(first: Tensor, density: float) -> tuple[dict[str, Selector[Any]], dict[str, str]]:
     """One of each that is registered, and those that cannot be made without options, with the
     reason."""
-    usual = float(
-        first.abs().kthvalue(first.numel() - element_count(first.numel(), density) + 1).values
-    )
+    count = element_count(first.numel(), density)
+    usual = float(first.abs().topk(count, sorted=False).values.min())
     options: dict[str, dict[str, Any]] = {"threshold": {"at": usual}}
     known: dict[str, Selector[Any]] = {}
     left_out = {}
@@ -257,7 +256,8 @@ def _read(flat: Tensor) -> SelectTurn:
     return SelectTurn(0)
 
 
-def _torch_topk(flat: Tensor, density: float) -> SelectTurn:
+def torch_topk(flat: Tensor, density: float) -> SelectTurn:
+    """Indices and values by ``torch.topk`` alone, in no order."""
     count = element_count(flat.numel(), density)
     indices = flat.abs().topk(count, sorted=False).indices
     return SelectTurn(flat[indices].numel())
