@@ -14,8 +14,10 @@ import numpy as np
 import torch
 
 from testbed.algorithms import Algorithm
+from testbed.compress.base import Sparse
 from testbed.compress.compressor import EncodedBucket, together
 from testbed.compress.gradient_stats import refuse
+from testbed.compress.kernels.torch_ops import Staging
 from testbed.compress.layout import Layout, Shard
 from testbed.control.base import Controller
 from testbed.errors import GradientError
@@ -157,13 +159,15 @@ class DenseCodec:
     """The whole gradient as it is, float32; the exchange itself adds up."""
 
     def __init__(self, replica: AnyReplica) -> None:
-        self._replica = replica
+        self._replica, self._staging = replica, Staging()
         self._sent: Buffer = b""
 
     def encode(self) -> list[tuple[int, Buffer]]:
         """The gradient's own memory, if it is on the host. Raises GradientError for NaN or inf."""
-        refuse(self._replica.flat.gradients, self._replica.flat.layout)
-        self._sent = self._replica.flat.gradients.cpu().numpy().data.cast("B")
+        gradients = self._replica.flat.gradients
+        refuse(gradients, self._replica.flat.layout)
+        whole = Sparse(gradients.numel(), None, gradients)
+        self._sent = self._staging.to_host(whole).values.numpy().data.cast("B")
         return [(0, self._sent)]
 
     def summary(self) -> EncodedSummary:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import os
+from contextlib import AbstractContextManager, nullcontext
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
@@ -48,9 +49,20 @@ def configure_torch(device: str, threads: int) -> torch.device:
 
 
 def synchronise(device: torch.device) -> None:
-    """Wait until ``device`` has done all it was given, so that a clock read after it is right."""
+    """Wait until ``device`` has done all that this thread has queued, so that a clock read after it
+    is right."""
     if device.type == "cuda":
-        torch.cuda.synchronize(device)
+        torch.cuda.current_stream(device).synchronize()
+
+
+def side_stream(device: torch.device) -> torch.cuda.Stream | None:
+    """Return a queue of its own for work beside the computation; None where there are none."""
+    return torch.cuda.Stream(device) if device.type == "cuda" else None
+
+
+def on_stream(stream: torch.cuda.Stream | None) -> AbstractContextManager[None]:
+    """Within it this thread queues what it computes on ``stream``; None: where it did before."""
+    return nullcontext() if stream is None else torch.cuda.stream(stream)
 
 
 _ALL = slice(None)
@@ -58,18 +70,33 @@ _ALL = slice(None)
 
 class DeviceStaging:
     """Where a received vector is decoded: page-locked host memory in front of an accelerator.
-    ``host``: float32 (size,), to be written; ``deliver`` gives its contents on the device. On the
+    ``room``: float32 (size,), to be written; ``deliver`` gives its contents on the device. On the
     CPU both are the same tensor."""
 
     def __init__(self, size: int, device: torch.device) -> None:
         remote = device.type != "cpu"
-        self.host = torch.zeros(size, pin_memory=remote)
-        self._device = torch.empty(size, device=device) if remote else self.host
+        self._host = torch.zeros(size, pin_memory=remote)
+        self._device = torch.empty(size, device=device) if remote else self._host
+        self._copied: dict[tuple[int, int], torch.cuda.Event] = {}
+        """When the elements from one to another have been delivered."""
+
+    def room(self, elements: slice = _ALL) -> Tensor:
+        """The host's memory of the vector, or of that part of it, once the device has read what was
+        delivered of it."""
+        begin, end, _ = elements.indices(len(self._host))
+        for (first, last), copied in list(self._copied.items()):
+            if first < end and begin < last:
+                copied.synchronize()
+        return self._host[elements]
 
     def deliver(self, elements: slice = _ALL) -> Tensor:
-        """The vector, or that part of it, on the device; valid until ``host`` is written again."""
-        if self._device is not self.host:
-            self._device[elements].copy_(self.host[elements], non_blocking=True)
+        """The vector, or that part of it, for what this thread queues on the device; valid until
+        the next time. The host does not wait for the copy."""
+        if self._device is not self._host:
+            self._device[elements].copy_(self._host[elements], non_blocking=True)
+            begin, end, _ = elements.indices(len(self._host))
+            stream = torch.cuda.current_stream(self._device.device)
+            self._copied[begin, end] = stream.record_event()
         return self._device[elements]
 
 
@@ -161,6 +188,7 @@ class Replica:
         servers, bucket_bytes = max(1, job.servers), job.algorithm.bucket_bytes
         self.shards = pieces(self.flat.layout, servers, bucket_bytes)
         self._staging = DeviceStaging(self.flat.size, self.device)
+        self._beside = side_stream(self.device)
         self._settings = train.optimizer
         self._optimizer = Sgd(self._settings, self.flat.parameters)
         self._codec = self.compressor(job)
@@ -176,7 +204,7 @@ class Replica:
 
     def decode(self, shard: Shard, payload: Buffer) -> None:
         """Take in a shard's update; ``apply`` makes the step of all. Raises WireError."""
-        self._codec.decompress(shard.name, payload, self._staging.host[shard.span])
+        self._codec.decompress(shard.name, payload, self._staging.room(shard.span))
 
     def load_mean_gradient(self, mean: Buffer) -> None:
         """Take in the whole mean gradient, float32 (size,) as bytes. Raises WireError for another
@@ -184,8 +212,9 @@ class Replica:
         expected, actual = 4 * self.flat.size, memoryview(mean).nbytes
         if actual != expected:
             raise WireError(f"a mean gradient has {expected} B, got {actual}")
-        self._staging.host.numpy()[:] = np.frombuffer(mean, np.float32)
-        refuse(self._staging.host, self.flat.layout, what="mean gradient")
+        room = self._staging.room()
+        room.numpy()[:] = np.frombuffer(mean, np.float32)
+        refuse(room, self.flat.layout, what="mean gradient")
 
     def load_parameters(self) -> None:
         """x ← what was decoded: parameters, not a gradient."""
@@ -217,9 +246,11 @@ class Replica:
         synchronise(self.device)
 
     def apply_shard(self, shard: Shard, epoch: int) -> None:
-        """``apply`` for what was decoded of ``shard``, alone."""
-        self._optimizer.apply(self._staging.deliver(shard.span), epoch, shard.span)
-        synchronise(self.device)
+        """``apply`` for what was decoded of ``shard``, alone, beside what the device computes with
+        other parameters."""
+        with on_stream(self._beside):
+            self._optimizer.apply(self._staging.deliver(shard.span), epoch, shard.span)
+            synchronise(self.device)
 
     def all_applied(self, epoch: int) -> None:
         """Every shard has been: nothing is left to do."""
