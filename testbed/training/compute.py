@@ -110,7 +110,7 @@ def warm_up(job: Job, replica: Replica, gradient: Tensor | None = None) -> None:
     density = make_controller(seed=job.seed, **row.options).density()
     compressor, scratch = replica.compressor(job), BufferPool()
     for shard in replica.shards:
-        encoder = UpdateEncoder(job.algorithm, shard.layout)
+        encoder = UpdateEncoder(job.algorithm, shard.layout, job.device)
         for _ in range(_MESSAGES):
             packed = compressor.compress(shard.name, gradient[shard.span], density, rng)
             message = read_message(packed.payload, shard.layout, scratch)
