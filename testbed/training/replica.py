@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from hashlib import blake2b
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -63,6 +65,86 @@ def side_stream(device: torch.device) -> torch.cuda.Stream | None:
 def on_stream(stream: torch.cuda.Stream | None) -> AbstractContextManager[None]:
     """Within it this thread queues what it computes on ``stream``; None: where it did before."""
     return nullcontext() if stream is None else torch.cuda.stream(stream)
+
+
+def queue_after(stream: torch.cuda.Stream | None) -> None:
+    """Let what this thread queues from now on come after all that ``stream`` has been given."""
+    if stream is not None:
+        torch.cuda.current_stream(stream.device).wait_stream(stream)
+
+
+class DeviceMark:
+    """An instant of a device's work, as ``DeviceClock.mark`` noted it."""
+
+    def __init__(
+        self,
+        noted_s: float,
+        event: torch.cuda.Event | None = None,
+        read: Callable[[torch.cuda.Event], float] | None = None,
+    ) -> None:
+        self._at_s, self._event, self._read = noted_s, event, read
+
+    def wait(self) -> float:
+        """Block until the device has come so far; when it had, by the clock. For one thread."""
+        if self._event is not None and self._read is not None:
+            self._event.synchronize()
+            self._at_s = max(self._at_s, self._read(self._event))
+            self._event = None
+        return self._at_s
+
+
+_COMPARISONS = 3
+
+
+class DeviceClock:
+    """Tells by a node's clock (``now``) when ``device`` came to an instant of its work. Whoever
+    queues that work is not held up.
+
+    Instants are events of the device, whose times are compared with that of one which the host has
+    waited for. Where there are no events, or the node's clock is virtual and stands still while the
+    device works, an instant is when the device has done all that it was given: it is waited for.
+    """
+
+    def __init__(self, now: Callable[[], float], device: torch.device) -> None:
+        self._now, self._device, self._stream = now, device, side_stream(device)
+        self._reference: tuple[torch.cuda.Event, float] | None = None
+
+    def adjust(self) -> None:
+        """Compare both clocks, which drift apart. Nothing that the device has to do is waited
+        for."""
+        if self._stream is None:
+            return
+        compared = [self._compare(self._stream) for _ in range(_COMPARISONS)]
+        apart_s, at_s, event = min(compared, key=itemgetter(0))
+        self._reference = (event, at_s) if apart_s > 0 else None
+
+    def mark(self) -> DeviceMark:
+        """The instant at which the device has done what this thread has queued so far."""
+        if self._reference is None:
+            synchronise(self._device)
+            return DeviceMark(self._now())
+        event, (reference, reference_s) = _timed(blocking=True), self._reference
+        noted_s = self._now()  # it cannot come before it is queued
+        event.record(torch.cuda.current_stream(self._device))
+
+        def read(event: torch.cuda.Event) -> float:
+            at_s = reference_s + reference.elapsed_time(event) / 1e3
+            return min(at_s, self._now())
+
+        return DeviceMark(noted_s, event, read)
+
+    def _compare(self, stream: torch.cuda.Stream) -> tuple[float, float, torch.cuda.Event]:
+        """An event with the instant that it came, by the clock, in a span of so many seconds."""
+        event, before_s = _timed(blocking=False), self._now()
+        event.record(stream)
+        event.synchronize()
+        after_s = self._now()
+        return after_s - before_s, (before_s + after_s) / 2, event
+
+
+def _timed(*, blocking: bool) -> torch.cuda.Event:
+    """``blocking``: who waits for it sleeps."""
+    return torch.cuda.Event(enable_timing=True, blocking=blocking)  # type: ignore[no-untyped-call]
 
 
 _ALL = slice(None)
