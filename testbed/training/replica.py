@@ -59,7 +59,9 @@ def synchronise(device: torch.device) -> None:
 
 def side_stream(device: torch.device) -> torch.cuda.Stream | None:
     """Return a queue of its own for work beside the computation; None where there are none."""
-    return torch.cuda.Stream(device) if device.type == "cuda" else None
+    if device.type != "cuda":
+        return None
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def on_stream(stream: torch.cuda.Stream | None) -> AbstractContextManager[None]:
@@ -128,7 +130,7 @@ class DeviceClock:
         event.record(torch.cuda.current_stream(self._device))
 
         def read(event: torch.cuda.Event) -> float:
-            at_s = reference_s + reference.elapsed_time(event) / 1e3
+            at_s = reference_s + float(reference.elapsed_time(event)) / 1e3
             return min(at_s, self._now())
 
         return DeviceMark(noted_s, event, read)
