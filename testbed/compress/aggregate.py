@@ -14,6 +14,7 @@ from testbed.compress import kernels
 from testbed.compress.base import BufferPool, Sparse
 from testbed.compress.indices import Indices, refuse
 from testbed.compress.kernels import index_codecs
+from testbed.compress.kernels.torch_ops import Staging
 from testbed.compress.payload import payload_bytes
 from testbed.errors import WireError
 
@@ -58,22 +59,28 @@ class DeviceSupport:
 
     def __init__(self, size: int, device: torch.device) -> None:
         self._marks = torch.zeros(size, dtype=torch.bool, device=device)
+        self._indices: Tensor | None = None
 
     def add(self, indices: Tensor) -> None:
         """An index outside is the device's error."""
         self._marks.index_fill_(0, indices, 1)
+        self._indices = None
 
     def count(self) -> int:
         """Marks that are set."""
-        return int(self._marks.count_nonzero())
+        return self.indices().numel()
 
     def indices(self) -> Tensor:
-        """A new tensor: an accelerator's allocator has memory of the last call ready."""
-        return self._marks.nonzero().flatten()
+        """A new tensor after a change: an accelerator's allocator has memory of the last call
+        ready."""
+        if self._indices is None:
+            self._indices = self._marks.nonzero().flatten()  # waits for the device
+        return self._indices
 
     def clear(self) -> None:
         """No mark is set."""
         self._marks.zero_()
+        self._indices = None
 
 
 _SWEEP = 32
@@ -85,9 +92,10 @@ class Aggregate:
     """Sums of a round over a vector of ``size`` elements, float32, added up in the order of the
     calls.
 
-    Adding in order of rank makes the sum, rounding included, the same in every run. All buffers are
-    made once. ``device``: where sums are kept. ``value_bytes``, ``keeps_zero``: of the value coding
-    in which means are sent (float32 without them), from which it follows what pays.
+    Adding in order of rank makes the sum, rounding included, the same in every run and on every
+    device. All buffers are made once. ``device``: where sums are kept; messages come from the host,
+    and the mean goes back there. ``value_bytes``, ``keeps_zero``: of the value coding in which
+    means are sent (float32 without them), from which it follows what pays.
     """
 
     def __init__(
@@ -102,11 +110,10 @@ class Aggregate:
         self._value_bytes, self._keeps_zero = value_bytes, keeps_zero
         self._sum = torch.zeros(size, device=device)
         self._mean = torch.empty(size, device=device)
+        self._device, self._staging = self._sum.device, Staging()
         self._operations = kernels.of(self._sum)
         self._support: HostSupport | DeviceSupport = (
-            HostSupport(size)
-            if self._sum.device.type == "cpu"
-            else DeviceSupport(size, self._sum.device)
+            HostSupport(size) if self._device.type == "cpu" else DeviceSupport(size, self._device)
         )
         self._full = False
 
@@ -115,25 +122,27 @@ class Aggregate:
         size."""
         if sparse.size != self.size:
             raise WireError(f"message for {sparse.size} elements where {self.size} are summed")
-        values = sparse.values.to(self._sum.device)
+        values = self._staging.to_device(sparse.values, self._device)
         if sparse.indices is None:
             self._sum.add_(values)
             self._full = True
             return
-        indices = sparse.indices.to(self._sum.device)
-        self._support.add(indices)  # it checks them
+        indices = self._staging.to_device(sparse.indices, self._device)
+        self._support.add(indices)  # it checks them on the host; decoding a payload has
         self._operations.add_at(self._sum, indices, values)
 
     def mean(self, workers: int) -> Sparse:
-        """The sum divided by ``workers`` (as float32) on the union of what was added.
+        """The sum divided by ``workers`` (as float32) on the union of what was added, on the host.
 
         Dense where a sparse message would be no shorter. It holds until the next call.
         """
+        divisor = self._divisor(workers)
         if not self._sparse_pays():
-            return Sparse(self.size, None, torch.div(self._sum, workers, out=self._mean))
+            mean = Sparse(self.size, None, torch.div(self._sum, divisor, out=self._mean))
+            return self._staging.to_host(mean)
         indices = self._support.indices()
         values = torch.index_select(self._sum, 0, indices, out=self._mean[: indices.numel()])
-        return Sparse(self.size, indices, values.div_(workers))
+        return self._staging.to_host(Sparse(self.size, indices, values.div_(divisor)))
 
     def reset(self) -> None:
         """Back to zero, for the next round."""
@@ -143,6 +152,13 @@ class Aggregate:
             self._sum.index_fill_(0, self._support.indices(), 0.0)
         self._support.clear()
         self._full = False
+
+    def _divisor(self, workers: int) -> int | Tensor:
+        """On an accelerator PyTorch multiplies by the reciprocal of a number, which rounds twice;
+        it divides by a tensor."""
+        if self._device.type == "cpu":
+            return workers
+        return torch.full((), workers, dtype=torch.float32, device=self._device)
 
     def _sparse_pays(self) -> bool:
         """Return whether the union is sent by itself: where zeros can be written, only if that is

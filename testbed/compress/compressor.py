@@ -115,9 +115,12 @@ class Bucket:
         ``weigh``, ``itemise``: find ``EncodedBucket.sent`` and ``EncodedBucket.parts`` too.
         """
         sent = self._selector.select(given, density, rng)
-        encoded = encode(self._staging.to_host(sent), self._values, rng, self._buffer)
+        staged = self._staging.to_host(sent)
+        encoded = encode(staged, self._values, rng, self._buffer)
         mass = float(encoded.values.abs().sum()) if weigh else 0.0
-        read = encoded.values.to(given.flat.device)
+        read = sent.values  # where they travel as they are, they need not come back
+        if encoded.values is not staged.values:
+            read = self._staging.to_device(encoded.values, given.flat.device)
         self._memory.update(given, replace(sent, values=read))
         parts = self._shares(sent, len(encoded.payload)) if itemise else ()
         return EncodedBucket(

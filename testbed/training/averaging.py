@@ -104,8 +104,9 @@ class UpdateEncoder:
     sent in this round or before (global top-k; gTop-k, Shi et al. 2019).
     """
 
-    def __init__(self, algorithm: Algorithm, layout: Layout) -> None:
+    def __init__(self, algorithm: Algorithm, layout: Layout, device: str = "cpu") -> None:
         self._layout, self._values = layout, algorithm.downward(layout)
+        self._device = device
         self.memory: Memory[Any] | None = None
         """None where nothing is kept: a memory reads the whole vector for its statistics."""
         if algorithm.down_memory != "none":
@@ -122,7 +123,7 @@ class UpdateEncoder:
         """Sums of rounds, whose means are whole where that is what this sends best."""
         values = self._values
         return Aggregate(
-            self._layout.size, value_bytes=values.section_bytes, keeps_zero=values.keeps_zero
+            self._layout.size, self._device, values.section_bytes, keeps_zero=values.keeps_zero
         )
 
     def average(
@@ -184,7 +185,8 @@ class PayloadAverager:
 
     def __init__(self, job: Job, shard: Shard) -> None:
         self._job, self._shard, self.size = job, shard, shard.layout.size
-        self._encoder, self._scratch = UpdateEncoder(job.algorithm, shard.layout), BufferPool()
+        self._encoder = UpdateEncoder(job.algorithm, shard.layout, job.device)
+        self._scratch = BufferPool()
 
     def average(
         self, messages: Sequence[Message], rng: Random

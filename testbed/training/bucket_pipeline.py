@@ -1,8 +1,8 @@
 """Pipeline beside a worker's computation: buckets are packed, sent and taken in.
 
-Packing goes in the order in which buckets are ready; of those that are packed the most urgent is
-sent first; what has come is decoded at once. Each is an activity of its own, and the computation
-waits for none of them but for its parameters.
+Packing goes in the order in which buckets are ready, on an accelerator in a queue of its own; of
+those that are packed the most urgent is sent first; what has come is decoded at once. Each is an
+activity of its own, and the computation waits for none of them but for its parameters.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from testbed.node import Buffer, Node, Queue
 from testbed.training.controller_feedback import EncodedSummary
 from testbed.training.gradient_codec import CompressedCodec, send_priority
 from testbed.training.job import Job
+from testbed.training.replica import on_stream, queue_after, side_stream
 from testbed.training.step import BucketTimings, StepContext
 
 
@@ -60,6 +61,7 @@ class BucketPipeline:
         self._codec = cast(CompressedCodec, context.codec)
         self._exchange = cast(PsWorkerExchange, context.exchange)
         self._shards = context.replica.shards
+        self._codec.stream = side_stream(context.replica.parameters.device)
         self._events: Queue[int | EncodedSummary | BaseException] = node.queue()
         self._sent: Queue[bool] = node.queue()
         """One for each bucket; False: there will be no more."""
@@ -123,12 +125,15 @@ class BucketPipeline:
         timings, codec = self.timings[number], self._codec
         if self._fits.due(self._step):
             # here: in the background it would come after all of the computation
-            for fitted in self._fits.report(self._step, timings.shard):
+            with on_stream(codec.stream):
+                report = list(self._fits.report(self._step, timings.shard))
+            for fitted in report:
                 self._node.record(fitted.to_json())
         body = codec.encode_bucket(number)
         timings.encoded = codec.encoded[number]
         self._sending.put(lambda: self._send(number, body), send_priority(self._job, number))
         if len(codec.encoded) == len(self._shards):
+            queue_after(codec.stream)
             self._events.put(codec.summary())
 
     def _send(self, number: int, body: Buffer) -> None:

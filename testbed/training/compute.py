@@ -21,7 +21,7 @@ from testbed.control.base import controllers
 from testbed.training.averaging import UpdateEncoder
 from testbed.training.data import Batches, batches_of, on_device, open_task
 from testbed.training.job import Job
-from testbed.training.replica import FlatModel, Replica, synchronise
+from testbed.training.replica import FlatModel, Replica
 
 Floats = NDArray[np.float32]
 
@@ -47,15 +47,18 @@ class Computation:
 
     def gradients(self, step: int) -> Computed:
         """Set ``flat.gradients`` to the mean gradient over this worker's batch of ``step``."""
-        chosen = self.batches.indices(step, self._rank).to(self._device)
+        chosen = self.batches.indices(step, self._rank)
+        if self._device.type == "cuda":
+            chosen = chosen.pin_memory().to(self._device, non_blocking=True)
         x, y = (samples[chosen] for samples in self._data)
         self._flat.gradients.zero_()
         logits = self._flat.forward(x)
         loss = cross_entropy(logits, y)
         loss.backward()  # type: ignore[no-untyped-call]
         correct = (logits.argmax(1) == y).sum()
-        synchronise(self._device)
-        return Computed(float(loss.detach()), int(correct) / len(y))
+        # the only wait: what was queued before, the backward pass too, has ended when they are here
+        mean, right = torch.stack([loss.detach().double(), correct.double()]).tolist()
+        return Computed(mean, right / len(y))
 
     def blocks(self, step: int, samples: Sequence[slice], rows: Floats) -> Computed:
         """Set ``rows`` to sums of gradients over blocks of ``samples`` of all workers' batches."""
@@ -107,7 +110,7 @@ def warm_up(job: Job, replica: Replica, gradient: Tensor | None = None) -> None:
     density = make_controller(seed=job.seed, **row.options).density()
     compressor, scratch = replica.compressor(job), BufferPool()
     for shard in replica.shards:
-        encoder = UpdateEncoder(job.algorithm, shard.layout)
+        encoder = UpdateEncoder(job.algorithm, shard.layout, job.device)
         for _ in range(_MESSAGES):
             packed = compressor.compress(shard.name, gradient[shard.span], density, rng)
             message = read_message(packed.payload, shard.layout, scratch)

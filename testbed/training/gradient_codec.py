@@ -14,8 +14,10 @@ import numpy as np
 import torch
 
 from testbed.algorithms import Algorithm
+from testbed.compress.base import Sparse
 from testbed.compress.compressor import EncodedBucket, together
 from testbed.compress.gradient_stats import refuse
+from testbed.compress.kernels.torch_ops import Staging
 from testbed.compress.layout import Layout, Shard
 from testbed.control.base import Controller
 from testbed.errors import GradientError
@@ -32,6 +34,7 @@ from testbed.training.controller_feedback import (
     SentMass,
 )
 from testbed.training.job import Job
+from testbed.training.replica import on_stream
 from testbed.training.shared_replica import AnyComputation, AnyReplica
 
 
@@ -63,7 +66,7 @@ class BucketMessage:
 class CompressedCodec:
     """Compressed payloads, one for each shard; the mean comes as such too, or is taken here of
     everybody's. ``encoded``: a step's messages by shard number; ``itemised``: they say of which
-    parameters they are made."""
+    parameters they are made; ``stream``: the device's queue in which they are made."""
 
     def __init__(
         self,
@@ -79,6 +82,7 @@ class CompressedCodec:
         self._wants_curves = False
         self._averagers: list[PayloadAverager] = []
         self.encoded: dict[int, BucketMessage] = {}
+        self.stream: torch.cuda.Stream | None = None
         self._density = 1.0
         self._densities: list[Densities] = []
         self._stats: ControllerStats | None = None
@@ -107,9 +111,10 @@ class CompressedCodec:
         begin_s, cpu_s = node.now(), node.cpu()
         shard, density = replica.shards[number], self._densities[number]
         gradient = replica.flat.gradients[shard.span]
-        if self._wants_curves:
-            self._observer.add_curves(shard, self._compressor.compensated(shard.name, gradient))
-        packed = self._compressor.compress(shard.name, gradient, density, rng)
+        with on_stream(self.stream):
+            if self._wants_curves:
+                self._observer.add_curves(shard, self._compressor.compensated(shard.name, gradient))
+            packed = self._compressor.compress(shard.name, gradient, density, rng)
         node.compressed(*_thinned(self._job.algorithm, shard.layout, density))
         body: Buffer = packed.payload
         if self._stats is not None and number == 0:
@@ -157,13 +162,15 @@ class DenseCodec:
     """The whole gradient as it is, float32; the exchange itself adds up."""
 
     def __init__(self, replica: AnyReplica) -> None:
-        self._replica = replica
+        self._replica, self._staging = replica, Staging()
         self._sent: Buffer = b""
 
     def encode(self) -> list[tuple[int, Buffer]]:
         """The gradient's own memory, if it is on the host. Raises GradientError for NaN or inf."""
-        refuse(self._replica.flat.gradients, self._replica.flat.layout)
-        self._sent = self._replica.flat.gradients.cpu().numpy().data.cast("B")
+        gradients = self._replica.flat.gradients
+        refuse(gradients, self._replica.flat.layout)
+        whole = Sparse(gradients.numel(), None, gradients)
+        self._sent = self._staging.to_host(whole).values.numpy().data.cast("B")
         return [(0, self._sent)]
 
     def summary(self) -> EncodedSummary:

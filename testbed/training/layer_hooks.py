@@ -18,7 +18,7 @@ from testbed.compress.layout import Layer
 from testbed.node import Node, Queue
 from testbed.training.bucket_pipeline import PriorityExecutor
 from testbed.training.compute import Computed
-from testbed.training.replica import synchronise
+from testbed.training.replica import DeviceClock, DeviceMark
 
 if TYPE_CHECKING:
     from torch import nn
@@ -118,9 +118,8 @@ class HookedPasses:
     first; ``result``; and ``end`` at any time. ``waited_s``: for so long the step's forward pass
     has waited between its layers to be permitted.
 
-    On an accelerator a layer has ended when the device has done all it was given: so each is waited
-    for, which parts the device's work from the host's by as much as a launch takes, and lets a
-    bucket be packed between two layers.
+    On an accelerator a layer has ended when the device has come to where it was queued: the host
+    queues the next one meanwhile, and only who asks for a layer waits for it.
     """
 
     def __init__(
@@ -130,24 +129,30 @@ class HookedPasses:
         self._permits: Queue[int | None] = node.queue()
         """None: there will be no more."""
         self._permitted = -1
-        self._news: Queue[tuple[int, float] | Computed | BaseException] = node.queue()
+        self._news: Queue[tuple[int, DeviceMark] | Computed | BaseException] = node.queue()
         self._executor = PriorityExecutor(node, self._news.put)
         self._ready_s: dict[int, float] = {}
         self._result: Computed | None = None
         self._missing = [0] * len(layers)
         self._ended_s = 0.0
-        self._forward: Spans = {}
-        self._backward: Spans = {}
+        self._clock = DeviceClock(node.now, next(module.parameters()).device)
+        self._last = DeviceMark(0.0)
+        """The end of the last layer, in whichever pass."""
+        self._forward: dict[str, tuple[float, DeviceMark, DeviceMark]] = {}
+        """When it was permitted, the end of what the device did before, and its own end."""
+        self._backward: dict[str, tuple[DeviceMark, DeviceMark]] = {}
+        self._waits: list[tuple[float, float, DeviceMark]] = []
+        """From when to when for a permit, and the end of what the device did before."""
         self._active = False
-        self.waited_s = 0.0
-        self._device = next(module.parameters()).device
         LayerHooks(module, layers, self._gradient_ready, begins=self._begins, ends=self._ends)
 
     def begin(self, step: int) -> None:
         """The computation of ``step`` may begin, as far as it is permitted."""
         self._ready_s, self._result, self._permitted = {}, None, -1
         self._missing = [len(layer.parts) for layer in self._layers]
-        self._forward, self._backward, self.waited_s = {}, {}, 0.0
+        self._forward, self._backward, self._waits = {}, {}, []
+        self._clock.adjust()
+        self._last = DeviceMark(self._node.now())
         self._executor.put(lambda: self._run(step))
 
     def permit(self, layer: int) -> None:
@@ -170,7 +175,20 @@ class HookedPasses:
 
     def spans(self) -> tuple[Spans, Spans]:
         """Return when each layer's forward and backward pass went on, by the node's clock."""
-        return self._forward, self._backward
+        forward = {
+            name: [max(permitted_s, before.wait()), end.wait()]
+            for name, (permitted_s, before, end) in self._forward.items()
+        }
+        backward = {n: [before.wait(), end.wait()] for n, (before, end) in self._backward.items()}
+        return forward, backward
+
+    @property
+    def waited_s(self) -> float:
+        """While the device still works on the layer before, it waits for nothing."""
+        waited_s = 0.0
+        for begin_s, permitted_s, before in self._waits:
+            waited_s += max(0.0, permitted_s - max(begin_s, before.wait()))
+        return waited_s
 
     def end(self) -> None:
         """There is no step any more. What waits to be permitted is given up; never blocks."""
@@ -184,7 +202,8 @@ class HookedPasses:
         if isinstance(event, Computed):
             self._result = event
         else:
-            self._ready_s.update([event])
+            number, complete = event
+            self._ready_s[number] = complete.wait()
 
     def _run(self, step: int) -> None:
         self._active = True
@@ -206,21 +225,20 @@ class HookedPasses:
         if self._active:
             begin_s = self._node.now()
             self._await(number)
-            now_s = self._node.now()
-            self.waited_s += now_s - begin_s
-            self._forward.setdefault(self._layers[number].name, [now_s, now_s])
+            now_s, last = self._node.now(), self._last
+            self._waits.append((begin_s, now_s, last))
+            self._forward.setdefault(self._layers[number].name, (now_s, last, last))
 
     def _ends(self, number: int) -> None:
         if self._active:
-            synchronise(self._device)
-            self._ended_s = self._node.now()
-            self._forward[self._layers[number].name][1] = self._ended_s
+            self._last, name = self._clock.mark(), self._layers[number].name
+            permitted_s, before, _ = self._forward[name]
+            self._forward[name] = permitted_s, before, self._last
 
     def _gradient_ready(self, number: int, _: int) -> None:
         if self._active:
             self._missing[number] -= 1
             if self._missing[number] == 0:
-                synchronise(self._device)
-                begin_s, self._ended_s = self._ended_s, self._node.now()
-                self._backward[self._layers[number].name] = [begin_s, self._ended_s]
-                self._news.put((number, self._ended_s))
+                before, self._last = self._last, self._clock.mark()
+                self._backward[self._layers[number].name] = before, self._last
+                self._news.put((number, self._last))

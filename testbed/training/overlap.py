@@ -34,7 +34,7 @@ from testbed.training.controller_feedback import EncodedSummary
 from testbed.training.job import Job, transfer_fields
 from testbed.training.layer_hooks import HookedPasses, LayerHooks, Spans, WholePasses
 from testbed.training.profiling import measure, profile_of
-from testbed.training.replica import Replica
+from testbed.training.replica import DeviceClock, DeviceMark, Replica
 from testbed.training.step import (
     BucketTimings,
     ComputeResult,
@@ -332,6 +332,7 @@ class BackwardBuckets:
         }
         self._missing: list[int] = []
         self._next = 0
+        self._device = next(module.parameters()).device
         LayerHooks(module, layout.layers(), self._gradient_ready)
 
     def begin(self, complete: Callable[[int], None]) -> None:
@@ -343,14 +344,16 @@ class BackwardBuckets:
     ) -> list[float]:
         """Measure at what share of a computation each bucket is complete: the median of ``times``.
         Never less than that of a bucket before it, and at most 1."""
-        measured = []
+        measured, clock = [], DeviceClock(now, self._device)
         for _ in range(times):
-            ready_s: dict[int, float] = {}
-            self.begin(lambda number, into=ready_s: into.setdefault(number, now()))  # type: ignore[misc]
+            ready: dict[int, DeviceMark] = {}
+            self.begin(lambda number, into=ready: into.setdefault(number, clock.mark()))  # type: ignore[misc]
+            clock.adjust()
             start_s = now()
             compute()
             end_s = now()
             spent_s = max(end_s - start_s, 1e-9)
+            ready_s = {number: mark.wait() for number, mark in ready.items()}
             numbers = range(len(self._sizes))
             measured.append([(ready_s.get(n, end_s) - start_s) / spent_s for n in numbers])
         self._missing = []

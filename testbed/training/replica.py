@@ -6,7 +6,10 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from hashlib import blake2b
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,9 +51,102 @@ def configure_torch(device: str, threads: int) -> torch.device:
 
 
 def synchronise(device: torch.device) -> None:
-    """Wait until ``device`` has done all it was given, so that a clock read after it is right."""
+    """Wait until ``device`` has done all that this thread has queued, so that a clock read after it
+    is right."""
     if device.type == "cuda":
-        torch.cuda.synchronize(device)
+        torch.cuda.current_stream(device).synchronize()
+
+
+def side_stream(device: torch.device) -> torch.cuda.Stream | None:
+    """Return a queue of its own for work beside the computation; None where there are none."""
+    if device.type != "cuda":
+        return None
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+def on_stream(stream: torch.cuda.Stream | None) -> AbstractContextManager[None]:
+    """Within it this thread queues what it computes on ``stream``; None: where it did before."""
+    return nullcontext() if stream is None else torch.cuda.stream(stream)
+
+
+def queue_after(stream: torch.cuda.Stream | None) -> None:
+    """Let what this thread queues from now on come after all that ``stream`` has been given."""
+    if stream is not None:
+        torch.cuda.current_stream(stream.device).wait_stream(stream)
+
+
+class DeviceMark:
+    """An instant of a device's work, as ``DeviceClock.mark`` noted it."""
+
+    def __init__(
+        self,
+        noted_s: float,
+        event: torch.cuda.Event | None = None,
+        read: Callable[[torch.cuda.Event], float] | None = None,
+    ) -> None:
+        self._at_s, self._event, self._read = noted_s, event, read
+
+    def wait(self) -> float:
+        """Block until the device has come so far; when it had, by the clock. For one thread."""
+        if self._event is not None and self._read is not None:
+            self._event.synchronize()
+            self._at_s = max(self._at_s, self._read(self._event))
+            self._event = None
+        return self._at_s
+
+
+_COMPARISONS = 3
+
+
+class DeviceClock:
+    """Tells by a node's clock (``now``) when ``device`` came to an instant of its work. Whoever
+    queues that work is not held up.
+
+    Instants are events of the device, whose times are compared with that of one which the host has
+    waited for. Where there are no events, or the node's clock is virtual and stands still while the
+    device works, an instant is when the device has done all that it was given: it is waited for.
+    """
+
+    def __init__(self, now: Callable[[], float], device: torch.device) -> None:
+        self._now, self._device, self._stream = now, device, side_stream(device)
+        self._reference: tuple[torch.cuda.Event, float] | None = None
+
+    def adjust(self) -> None:
+        """Compare both clocks, which drift apart. Nothing that the device has to do is waited
+        for."""
+        if self._stream is None:
+            return
+        compared = [self._compare(self._stream) for _ in range(_COMPARISONS)]
+        apart_s, at_s, event = min(compared, key=itemgetter(0))
+        self._reference = (event, at_s) if apart_s > 0 else None
+
+    def mark(self) -> DeviceMark:
+        """The instant at which the device has done what this thread has queued so far."""
+        if self._reference is None:
+            synchronise(self._device)
+            return DeviceMark(self._now())
+        event, (reference, reference_s) = _timed(blocking=True), self._reference
+        noted_s = self._now()  # it cannot come before it is queued
+        event.record(torch.cuda.current_stream(self._device))
+
+        def read(event: torch.cuda.Event) -> float:
+            at_s = reference_s + float(reference.elapsed_time(event)) / 1e3
+            return min(at_s, self._now())
+
+        return DeviceMark(noted_s, event, read)
+
+    def _compare(self, stream: torch.cuda.Stream) -> tuple[float, float, torch.cuda.Event]:
+        """An event with the instant that it came, by the clock, in a span of so many seconds."""
+        event, before_s = _timed(blocking=False), self._now()
+        event.record(stream)
+        event.synchronize()
+        after_s = self._now()
+        return after_s - before_s, (before_s + after_s) / 2, event
+
+
+def _timed(*, blocking: bool) -> torch.cuda.Event:
+    """``blocking``: who waits for it sleeps."""
+    return torch.cuda.Event(enable_timing=True, blocking=blocking)  # type: ignore[no-untyped-call]
 
 
 _ALL = slice(None)
@@ -58,18 +154,33 @@ _ALL = slice(None)
 
 class DeviceStaging:
     """Where a received vector is decoded: page-locked host memory in front of an accelerator.
-    ``host``: float32 (size,), to be written; ``deliver`` gives its contents on the device. On the
+    ``room``: float32 (size,), to be written; ``deliver`` gives its contents on the device. On the
     CPU both are the same tensor."""
 
     def __init__(self, size: int, device: torch.device) -> None:
         remote = device.type != "cpu"
-        self.host = torch.zeros(size, pin_memory=remote)
-        self._device = torch.empty(size, device=device) if remote else self.host
+        self._host = torch.zeros(size, pin_memory=remote)
+        self._device = torch.empty(size, device=device) if remote else self._host
+        self._copied: dict[tuple[int, int], torch.cuda.Event] = {}
+        """When the elements from one to another have been delivered."""
+
+    def room(self, elements: slice = _ALL) -> Tensor:
+        """The host's memory of the vector, or of that part of it, once the device has read what was
+        delivered of it."""
+        begin, end, _ = elements.indices(len(self._host))
+        for (first, last), copied in list(self._copied.items()):
+            if first < end and begin < last:
+                copied.synchronize()
+        return self._host[elements]
 
     def deliver(self, elements: slice = _ALL) -> Tensor:
-        """The vector, or that part of it, on the device; valid until ``host`` is written again."""
-        if self._device is not self.host:
-            self._device[elements].copy_(self.host[elements], non_blocking=True)
+        """The vector, or that part of it, for what this thread queues on the device; valid until
+        the next time. The host does not wait for the copy."""
+        if self._device is not self._host:
+            self._device[elements].copy_(self._host[elements], non_blocking=True)
+            begin, end, _ = elements.indices(len(self._host))
+            stream = torch.cuda.current_stream(self._device.device)
+            self._copied[begin, end] = stream.record_event()
         return self._device[elements]
 
 
@@ -161,6 +272,7 @@ class Replica:
         servers, bucket_bytes = max(1, job.servers), job.algorithm.bucket_bytes
         self.shards = pieces(self.flat.layout, servers, bucket_bytes)
         self._staging = DeviceStaging(self.flat.size, self.device)
+        self._beside = side_stream(self.device)
         self._settings = train.optimizer
         self._optimizer = Sgd(self._settings, self.flat.parameters)
         self._codec = self.compressor(job)
@@ -176,7 +288,7 @@ class Replica:
 
     def decode(self, shard: Shard, payload: Buffer) -> None:
         """Take in a shard's update; ``apply`` makes the step of all. Raises WireError."""
-        self._codec.decompress(shard.name, payload, self._staging.host[shard.span])
+        self._codec.decompress(shard.name, payload, self._staging.room(shard.span))
 
     def load_mean_gradient(self, mean: Buffer) -> None:
         """Take in the whole mean gradient, float32 (size,) as bytes. Raises WireError for another
@@ -184,8 +296,9 @@ class Replica:
         expected, actual = 4 * self.flat.size, memoryview(mean).nbytes
         if actual != expected:
             raise WireError(f"a mean gradient has {expected} B, got {actual}")
-        self._staging.host.numpy()[:] = np.frombuffer(mean, np.float32)
-        refuse(self._staging.host, self.flat.layout, what="mean gradient")
+        room = self._staging.room()
+        room.numpy()[:] = np.frombuffer(mean, np.float32)
+        refuse(room, self.flat.layout, what="mean gradient")
 
     def load_parameters(self) -> None:
         """x ← what was decoded: parameters, not a gradient."""
@@ -217,9 +330,11 @@ class Replica:
         synchronise(self.device)
 
     def apply_shard(self, shard: Shard, epoch: int) -> None:
-        """``apply`` for what was decoded of ``shard``, alone."""
-        self._optimizer.apply(self._staging.deliver(shard.span), epoch, shard.span)
-        synchronise(self.device)
+        """``apply`` for what was decoded of ``shard``, alone, beside what the device computes with
+        other parameters."""
+        with on_stream(self._beside):
+            self._optimizer.apply(self._staging.deliver(shard.span), epoch, shard.span)
+            synchronise(self.device)
 
     def all_applied(self, epoch: int) -> None:
         """Every shard has been: nothing is left to do."""

@@ -72,8 +72,8 @@ def test_the_optimizer_rounds_alike_on_both_processors() -> None:
 
 def test_what_lands_goes_through_page_locked_memory() -> None:
     landing = DeviceStaging(1000, torch.device("cuda"))
-    assert landing.host.is_pinned()
-    landing.host.copy_(torch.arange(1000.0))
+    assert landing.room().is_pinned()
+    landing.room().copy_(torch.arange(1000.0))
     delivered = landing.deliver()
     assert delivered.device.type == "cuda"
     assert torch.equal(delivered.cpu(), torch.arange(1000.0))

@@ -87,5 +87,5 @@ def test_a_missing_gpu_is_the_machines_fault() -> None:
 
 def test_on_the_cpu_a_vector_lands_where_it_is_used() -> None:
     landing = DeviceStaging(5, torch.device("cpu"))
-    landing.host.fill_(3.0)
-    assert landing.deliver().data_ptr() == landing.host.data_ptr()
+    landing.room().fill_(3.0)
+    assert landing.deliver().data_ptr() == landing.room().data_ptr()

@@ -5,6 +5,7 @@ memory for its results.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -134,25 +135,59 @@ def _moments(piece: Tensor, chosen: Tensor) -> Tensor:
     return torch.stack([*counts, kept.sum(), kept.square().sum(), logs.sum()]).double()
 
 
+@cache
+def copy_stream(device: torch.device) -> torch.cuda.Stream:
+    """The stream on which all results come to the host: they pass what is computed meanwhile."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
 class Staging:
-    """Keeps one page-locked buffer per dtype, grown when needed; tensors on the CPU pass
-    untouched."""
+    """Page-locked buffers between an accelerator and the host, one for each dtype and direction;
+    tensors of the CPU pass untouched. For one thread at a time."""
 
     def __init__(self) -> None:
-        self._buffers: dict[torch.dtype, Tensor] = {}
+        self._down: dict[torch.dtype, Tensor] = {}
+        self._up: dict[torch.dtype, Tensor] = {}
+        self._uploaded: dict[torch.dtype, torch.cuda.Event] = {}
+        """When the device has read a buffer, which may be written again then."""
 
     def to_host(self, sparse: Sparse) -> Sparse:
-        """The same elements on the CPU. What it returns is valid until the next call."""
-        if sparse.values.device.type == "cpu":
+        """The same elements on the CPU. What it returns is valid until the next call.
+
+        Only what the calling thread has queued is waited for, and nothing that is queued after it.
+        """
+        device = sparse.values.device
+        if device.type == "cpu":
             return sparse
-        indices = None if sparse.indices is None else self._copy(sparse.indices)
-        values = self._copy(sparse.values)
-        torch.cuda.current_stream(sparse.values.device).synchronize()
+        stream = copy_stream(device)
+        stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(stream):
+            indices = None if sparse.indices is None else self._copy(sparse.indices)
+            values = self._copy(sparse.values)
+            copied = stream.record_event()
+        copied.synchronize()  # so nothing is freed while it is read
         return replace(sparse, indices=indices, values=values)
 
+    def to_device(self, tensor: Tensor, device: torch.device) -> Tensor:
+        """``tensor`` (on the CPU) for what is queued on ``device`` from now on; the host does not
+        wait for the copy."""
+        if device.type == "cpu":
+            return tensor
+        if (uploaded := self._uploaded.get(tensor.dtype)) is not None:
+            uploaded.synchronize()
+        buffer = _grown(self._up, tensor)
+        there = buffer.copy_(tensor).to(device, non_blocking=True)
+        self._uploaded[tensor.dtype] = torch.cuda.current_stream(device).record_event()
+        return there
+
     def _copy(self, tensor: Tensor) -> Tensor:
-        buffer = self._buffers.get(tensor.dtype)
-        if buffer is None or buffer.numel() < tensor.numel():
-            buffer = torch.empty(tensor.numel(), dtype=tensor.dtype, pin_memory=True)
-            self._buffers[tensor.dtype] = buffer
-        return buffer[: tensor.numel()].copy_(tensor, non_blocking=True)
+        return _grown(self._down, tensor).copy_(tensor, non_blocking=True)
+
+
+def _grown(buffers: dict[torch.dtype, Tensor], like: Tensor) -> Tensor:
+    """Page-locked memory for ``like``, with room to spare: to lock memory takes long."""
+    buffer, count = buffers.get(like.dtype), like.numel()
+    if buffer is None or buffer.numel() < count:
+        buffer = torch.empty(count + count // 8, dtype=like.dtype, pin_memory=True)
+        buffers[like.dtype] = buffer
+    return buffer[:count]
