@@ -429,5 +429,5 @@ def _least(threshold: float) -> int:
 def _launch(kernel: Any, programs: int, like: Tensor, *arguments: Any, **constants: Any) -> None:
     """On the device of ``like``, which is the first argument."""
     if programs:
-        with torch.cuda.device_of(like):
+        with torch.cuda.device_of(like):  # type: ignore[no-untyped-call]
             kernel[(programs,)](like, *arguments, **constants, num_warps=WARPS)
