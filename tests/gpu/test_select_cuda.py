@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from random import Random
 
 import pytest
@@ -20,6 +20,14 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch sees no CUDA device here"),
 ]
+
+
+@pytest.fixture(autouse=True)
+def deterministic() -> Iterator[None]:
+    """As in a training: an operation that may differ from run to run is an error."""
+    torch.set_deterministic_debug_mode("error")
+    yield
+    torch.set_deterministic_debug_mode("default")
 
 
 def vector(step: int, levels: int | None = None) -> torch.Tensor:

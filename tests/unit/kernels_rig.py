@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import astuple
+from math import isfinite
 
 import pytest
 import torch
 from torch import Tensor
 
 from testbed.compress.kernels.base import GradientStatistics, Workspace
-from testbed.compress.kernels.compilation import DIGITS
+from testbed.compress.kernels.compilation import DIGITS, MAGNITUDE
 from testbed.compress.kernels.torch_ops import Operations
 
 REFERENCE = Operations()
@@ -70,6 +71,73 @@ def check_sparse(operations: Operations, x: Tensor, indices: Tensor) -> None:
         getattr(operations, name)(found, indices, values)
         getattr(REFERENCE, name)(wanted, indices, values)
         same_bits(found, wanted)
+
+
+def check_everything(operations: Operations, size: int, threshold: float, device: str) -> None:
+    """All operations on a vector that begins three elements into its memory."""
+    x = vector(size + 3, device)[3:]
+    y = special(size + 1, device)[1:]
+    check(operations, x, threshold)
+    check(operations, y, threshold)
+    check_moments(operations, x, threshold)
+    check_add(operations, x, y)
+    check_sparse(operations, x, torch.arange(0, size, 3, device=device))
+
+
+def check_growing(operations: Operations, size: int, device: str) -> None:
+    """One workspace holds few elements, then all, then few."""
+    x, space = vector(size, device), Workspace()
+    for threshold in (3.0, 0.0, 0.5, 2.0):
+        equal(
+            operations.select_above(x, threshold, space),
+            REFERENCE.select_above(x, threshold, space),
+        )
+
+
+def check_digits(operations: Operations, x: Tensor) -> None:
+    """Counts at each digit, under prefixes that many, few and no elements have."""
+    for digit, (shift, width) in enumerate(DIGITS):
+        leading = (x.view(torch.int32) & MAGNITUDE) >> shift + width
+        for prefix in {
+            int(leading[0]),
+            int(leading.max()),
+            int(leading.sort().values[-1 - x.numel() // 4]),
+            1,
+        }:
+            wanted = REFERENCE.digit_counts(x, digit, prefix if digit else 0)
+            assert torch.equal(operations.digit_counts(x, digit, prefix if digit else 0), wanted)
+
+
+def check_not_finite(operations: Operations, device: str) -> None:
+    """One element among many is seen in the sum, and is counted as the reference counts it."""
+    for wrong in (torch.nan, torch.inf, -torch.inf):
+        for place in (0, 4095, 9_999):
+            x = vector(10_000, device)
+            x[place] = wrong
+            zero, out = torch.zeros_like(x), torch.empty_like(x)
+            for seen in (operations.measure(x), operations.add(x, zero, out)):
+                assert not isfinite(seen.sum_abs) and not isfinite(seen.max_abs)
+            check(operations, x, 0.0)
+            check(operations, x, torch.inf)
+
+
+def check_refused(operations: Operations, device: str) -> None:
+    """Indices outside change nothing beyond the vector; other tensors are not read."""
+    room = torch.zeros(30, device=device)
+    x = room[10:20]
+    for wrong in (-1, 10, 2**40, -(2**62)):
+        indices = torch.tensor(sorted([2, wrong]), device=device)
+        for name in ("add_at", "subtract_at"):
+            with pytest.raises(IndexError, match="outside a vector of 10"):
+                getattr(operations, name)(x, indices, torch.ones(2, device=device))
+    assert not room[:10].any() and not room[20:].any()
+    for other in (x.double(), x[::2], x.view(2, 5)):
+        with pytest.raises(TypeError, match="contiguous float32"):
+            operations.measure(other)
+    with pytest.raises(ValueError, match="9, 10"):
+        operations.add(x, x[:9], x)
+    with pytest.raises(ValueError, match="2 values"):
+        operations.add_at(x, torch.tensor([1], device=device), torch.ones(2, device=device))
 
 
 def check_statistics(found: GradientStatistics, wanted: GradientStatistics) -> None:

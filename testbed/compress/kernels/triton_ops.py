@@ -2,9 +2,7 @@
 
 Programs are as many for every device. Each takes every so many tiles of the vector, and leaves
 sums of its own; these few go to the host, which adds them in order: the same result every time,
-with one wait. Elements are handled as 32 bits without their sign, whose order is that of the
-magnitudes. Nothing is assumed of where a vector begins in memory, so that each kernel is compiled
-once.
+with one wait. Nothing is assumed of where a vector begins in memory: each kernel is compiled once.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from triton.errors import TritonError
 
 from testbed.compress.kernels import compilation
 from testbed.compress.kernels.base import GradientStatistics, Moments, Workspace
-from testbed.compress.kernels.compilation import DIGITS, MAGNITUDE, as_float32
+from testbed.compress.kernels.compilation import DIGITS, as_float32
 from testbed.compress.kernels.torch_ops import CudaKernels
 
 PROGRAMS = 1024
@@ -37,7 +35,6 @@ COPIES = 64
 _FIRST_SHARE = 32
 """A buffer begins with room for one element in so many."""
 
-_MAGNITUDE = tl.constexpr(MAGNITUDE)
 _NAN = tl.constexpr(float("nan"))
 _WORD = tl.constexpr(32)
 _WINDOW, _ABOVE = tl.constexpr(256), tl.constexpr(16)
@@ -52,9 +49,7 @@ def _jit(function: Callable[..., Any]) -> Any:
         for name, parameter in signature(function).parameters.items()
         if "constexpr" not in str(parameter.annotation)
     ]
-    return triton.jit(
-        function, do_not_specialize=names, do_not_specialize_on_alignment=names, noinline=False
-    )
+    return triton.jit(function, do_not_specialize=names, do_not_specialize_on_alignment=names)
 
 
 @_jit
@@ -65,17 +60,8 @@ def _left(size: tl.tensor, start: tl.tensor, tile: tl.constexpr) -> tl.tensor:
 
 @_jit
 def _magnitudes(flat: tl.tensor, at: tl.tensor, left: tl.tensor) -> tl.tensor:
-    """int32: bits without the sign; from ``left`` on, those of NaN."""
-    x = tl.load(flat + at, at < left, _NAN)
-    return x.to(tl.int32, bitcast=True) & _MAGNITUDE
-
-
-@_jit
-def _chosen(bits: tl.tensor, least: tl.tensor) -> tl.tensor:
-    """Which magnitudes are from ``least`` on, and not NaN: one comparison, of numbers without
-    sign."""
-    width = (0x7F80_0001 - least).to(tl.uint32, bitcast=True)
-    return (bits - least).to(tl.uint32, bitcast=True) < width
+    """float32; from ``left`` on NaN, which is at or above no threshold."""
+    return tl.abs(tl.load(flat + at, at < left, _NAN))
 
 
 @_jit
@@ -84,7 +70,8 @@ def _digits(
 ) -> tl.tensor:
     """int32: a digit of the magnitudes, the least of which with the right bits above is ``first``:
     below 0 for smaller ones, and from ``left`` on."""
-    return tl.where(at < left, (_magnitudes(flat, at, left) - first) >> shift, -1)
+    bits = _magnitudes(flat, at, left).to(tl.int32, bitcast=True)
+    return tl.where(at < left, (bits - first) >> shift, -1)
 
 
 @_jit
@@ -110,28 +97,28 @@ def _summed(
             x += tl.load(second + start + each, inside, 0.0)
             tl.store(out + start + each, x, inside)
         total += tl.abs(x).to(tl.float64)
-        top = tl.maximum(top, x.to(tl.int32, bitcast=True) & _MAGNITUDE)
+        top = tl.maximum(top, tl.abs(x).to(tl.int32, bitcast=True))
     tl.store(rows + own, tl.sum(total, 0))
     tl.store(rows + programs + own, tl.max(top, 0).to(tl.float64))
 
 
 @_jit
 def _counted(
-    flat: tl.tensor, counts: tl.tensor, least: tl.tensor, size: tl.tensor, tile: tl.constexpr
+    flat: tl.tensor, counts: tl.tensor, threshold: tl.tensor, size: tl.tensor, tile: tl.constexpr
 ) -> None:
-    """How many magnitudes of each program are from ``least`` on."""
+    """How many magnitudes of each program are ≥ ``threshold``."""
     own = tl.program_id(0).to(tl.int64)
     each = tl.arange(0, tile)
     count = tl.zeros((tile,), tl.int32)
     for number in range(own, tl.cdiv(size, tile), tl.num_programs(0)):
-        bits = _magnitudes(flat + number * tile, each, _left(size, number * tile, tile))
-        count += _chosen(bits, least).to(tl.int32)
+        x = _magnitudes(flat + number * tile, each, _left(size, number * tile, tile))
+        count += (x >= threshold).to(tl.int32)
     tl.store(counts + own, tl.sum(count, 0))
 
 
 @_jit
 def _moments(
-    flat: tl.tensor, rows: tl.tensor, least: tl.tensor, size: tl.tensor, tile: tl.constexpr
+    flat: tl.tensor, rows: tl.tensor, threshold: tl.tensor, size: tl.tensor, tile: tl.constexpr
 ) -> None:
     """Five sums of each program, in the order of ``Moments``."""
     own, programs = tl.program_id(0).to(tl.int64), tl.num_programs(0)
@@ -140,10 +127,10 @@ def _moments(
     total, squares = tl.zeros((tile,), tl.float64), tl.zeros((tile,), tl.float64)
     logs = tl.zeros((tile,), tl.float64)
     for number in range(own, tl.cdiv(size, tile), programs):
-        bits = _magnitudes(flat + number * tile, each, _left(size, number * tile, tile))
-        chosen = _chosen(bits, least)
-        above = chosen & (bits > 0)
-        kept = tl.where(chosen, bits, 0).to(tl.float32, bitcast=True).to(tl.float64)
+        x = _magnitudes(flat + number * tile, each, _left(size, number * tile, tile))
+        chosen = x >= threshold
+        above = chosen & (x > 0)
+        kept = tl.where(chosen, x, 0.0).to(tl.float64)
         count += chosen.to(tl.int32)
         nonzero += above.to(tl.int32)
         total += kept
@@ -170,21 +157,21 @@ def _marked(
     flat: tl.tensor,
     words: tl.tensor,
     counts: tl.tensor,
-    least: tl.tensor,
+    threshold: tl.tensor,
     size: tl.tensor,
     tile: tl.constexpr,
 ) -> None:
-    """A bit for each element, which says whether its magnitude is from ``least`` on, and how many
+    """A bit for each element, which says whether its magnitude is ≥ ``threshold``, and how many
     are of each tile."""
     own = tl.program_id(0).to(tl.int64)
-    row, lane = tl.arange(0, tile // _WORD), tl.arange(0, _WORD)[None, :]
-    each = row[:, None] * _WORD + lane
+    row, each = tl.arange(0, tile // _WORD), tl.arange(0, tile)
+    bit = 1 << (each % _WORD)
     for number in range(own, tl.cdiv(size, tile), tl.num_programs(0)):
-        bits = _magnitudes(flat + number * tile, each, _left(size, number * tile, tile))
-        chosen = _chosen(bits, least).to(tl.int32)
-        marks = tl.sum(chosen << lane, 1)
-        tl.store(words + number * (tile // _WORD) + row, marks)
-        tl.store(counts + number, tl.sum(_ones(marks), 0))
+        x = _magnitudes(flat + number * tile, each, _left(size, number * tile, tile))
+        chosen = x >= threshold
+        marks = tl.reshape(tl.where(chosen, bit, 0), (tile // _WORD, _WORD))
+        tl.store(words + number * (tile // _WORD) + row, tl.sum(marks, 1))
+        tl.store(counts + number, tl.sum(chosen.to(tl.int32), 0))
 
 
 @_jit
@@ -322,16 +309,16 @@ class TritonKernels(CudaKernels):
     def moments(self, flat: Tensor, threshold: float = 0.0) -> Moments:
         """Five sums of each program, then of all."""
         size, programs = _size(flat), _programs(flat, SHORT_TILE)
-        rows = flat.new_zeros((5, programs), dtype=torch.float64)
-        _launch(_moments, programs, flat, rows, _least(threshold), size, tile=SHORT_TILE)
+        rows = flat.new_empty((5, programs), dtype=torch.float64)
+        _launch(_moments, programs, flat, rows, float(as_float32(threshold)), size, tile=SHORT_TILE)
         count, nonzero, *totals = rows.cpu().numpy().sum(axis=1).tolist()
         return Moments(int(count), int(nonzero), *totals)  # exact up to 2⁵³
 
     def count_above(self, flat: Tensor, threshold: float) -> int:
         """A number of each program, then of all."""
         size, programs = _size(flat), _programs(flat, TILE)
-        counts = flat.new_zeros(programs, dtype=torch.int32)
-        _launch(_counted, programs, flat, counts, _least(threshold), size, tile=TILE)
+        counts = flat.new_empty(programs, dtype=torch.int32)
+        _launch(_counted, programs, flat, counts, float(as_float32(threshold)), size, tile=TILE)
         return int(counts.cpu().numpy().sum(dtype=np.int64))
 
     def select_above(
@@ -347,7 +334,16 @@ class TritonKernels(CudaKernels):
         words = space.whole("words", tiles * (LONG_TILE // 32), small)
         counts = space.tensor("counts", tiles, small)
         ends = space.tensor("ends", tiles, large)
-        _launch(_marked, programs, flat, words, counts, _least(threshold), size, tile=LONG_TILE)
+        _launch(
+            _marked,
+            programs,
+            flat,
+            words,
+            counts,
+            float(as_float32(threshold)),
+            size,
+            tile=LONG_TILE,
+        )
         torch.cumsum(counts, 0, dtype=torch.int64, out=ends)
         total, room = 0, size // _FIRST_SHARE + LONG_TILE
         while True:
@@ -388,7 +384,7 @@ def _statistics(first: Tensor, second: Tensor, out: Tensor, *, adds: bool) -> Gr
     programs = _programs(out, TILE)
     if not programs:
         return GradientStatistics(0.0, 0.0)
-    rows = out.new_zeros((2, programs), dtype=torch.float64)
+    rows = out.new_empty((2, programs), dtype=torch.float64)
     _launch(_summed, programs, first, second, out, rows, sizes.pop(), adds=adds, tile=TILE)
     sums, tops = rows.cpu().numpy()
     return GradientStatistics(float(sums.sum()), float(np.int32(tops.max()).view(np.float32)))
@@ -418,16 +414,8 @@ def _programs(flat: Tensor, tile: int) -> int:
     return int(min(PROGRAMS, triton.cdiv(flat.numel(), tile)))
 
 
-def _least(threshold: float) -> int:
-    """Bits that a magnitude has at least that is chosen."""
-    least = as_float32(threshold)
-    if np.isnan(least):
-        return 0x7F80_0001
-    return int(np.maximum(least, np.float32(0)).view(np.int32)) & MAGNITUDE
-
-
 def _launch(kernel: Any, programs: int, like: Tensor, *arguments: Any, **constants: Any) -> None:
     """On the device of ``like``, which is the first argument."""
     if programs:
-        with torch.cuda.device_of(like):
+        with torch.cuda.device_of(like):  # type: ignore[no-untyped-call]
             kernel[(programs,)](like, *arguments, **constants, num_warps=WARPS)
