@@ -411,11 +411,13 @@ def gpu_setup(results: Results) -> str:
     """Where and when the runs of the size ``gpu`` were made, in a paragraph."""
     (device,) = results.measured["device"]
     record = next(each for records in results.groups.values() for each in records)
-    commit = str(record["commit"])[:10]
+    commit, fabric = str(record["commit"])[:10], f"fabric `{record['fabric']}`"
+    if record["fabric"] == "sim":
+        fabric += " (computation measured, one worker at a time; links modelled)"
     return (
-        f"Measured on a GPU: one {device['device']} for all workers, fabric `{record['fabric']}`, "
-        f"{device['date']}, commit {commit}; the time of a step is the median after the first "
-        f"{record['skip']}. No pace: computation takes what it takes there."
+        f"Measured on a GPU: one {device['device']} for all workers, {fabric}, {device['date']}, "
+        f"commit {commit}; the time of a step is the median after the first {record['skip']}. "
+        "No pace: computation takes what it takes there."
     )
 
 

@@ -411,7 +411,7 @@ def fill(
                 raise
             except MachineError as error:
                 outcome.suites[name] = Suite(name, [], [], absent=[str(error)])
-            except (NarrowsError, OSError) as error:
+            except (NarrowsError, OSError, RuntimeError) as error:
                 outcome.suites[name] = Suite(name, [], [], failure=str(error))
             outcome.save()
 

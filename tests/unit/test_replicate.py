@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from command_here import carried_out_in
 
-from analysis.papers import Results, between_marks, condensed
+from analysis.papers import Results, between_marks, condensed, gpu_setup
 from testbed.bench.replicate import (
     PAGE,
     PLAN,
@@ -317,6 +317,8 @@ def test_table_1_has_what_was_measured_on_a_gpu(tmp_path: Path) -> None:
     write_page(folder, "small", Results(small))
     assert "GPU" not in between((folder / PAGE).read_text("utf-8"), "static")
     *_, page = write_page(folder, "gpu", Results(groups, {"device": [device]}))
+    modelled = {name: [{**run, "fabric": "sim"} for run in runs] for name, runs in groups.items()}
+    assert "links modelled" in gpu_setup(Results(modelled, {"device": [device]}))
     made = sections(folder, Results(small))["static"]
     assert page.name == PAGE and made == between(page.read_text("utf-8"), "static")
     cells = {line.split(" | ")[0]: line.strip("| ").split(" | ")[-2:] for line in made.splitlines()}
