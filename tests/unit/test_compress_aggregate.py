@@ -225,3 +225,19 @@ def test_both_supports_are_the_same_set(size: int, data: st.DataObject) -> None:
     for support in (host, device):
         support.clear()
         assert support.count() == support.indices().numel() == 0
+
+
+@settings(max_examples=examples(50), deadline=None)
+@given(st.lists(st.lists(st.sets(st.integers(0, 99)), min_size=1, max_size=3), max_size=4))
+def test_means_are_the_same_with_either_support(rounds: list[list[set[int]]]) -> None:
+    here, there = Aggregate(100), Aggregate(100)
+    there._support = DeviceSupport(100, torch.device("cpu"))
+    for messages in rounds:
+        means = []
+        for aggregate in (here, there):
+            aggregate.reset()
+            for number, chosen in enumerate(messages, 1):
+                indices = torch.tensor(sorted(chosen), dtype=torch.int64)
+                aggregate.add(Sparse(100, indices, torch.full((len(chosen),), float(number))))
+            means.append(encode(aggregate.mean(3)).payload)
+        assert bytes(means[0]) == bytes(means[1])

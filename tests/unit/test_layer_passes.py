@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from testbed.fabric.host_node import HostClock, HostNode
 from testbed.training.compute import Computed
 from testbed.training.layer_hooks import HookedPasses, WholePasses
-from testbed.training.replica import FlatModel
+from testbed.training.replica import DeviceMark, FlatModel
 from testbed.transport.threaded_endpoint import ThreadedEndpoint
 
 torch.set_num_threads(1)
@@ -172,6 +172,23 @@ def test_an_end_frees_a_computation_that_waits(node: HostNode, permitted: int) -
 def test_outside_of_steps_nothing_is_held_up(bench: Bench) -> None:
     assert bench.compute(1).loss > 0
     assert bench.passes.spans() == ({}, {})
+
+
+def test_a_device_that_still_works_waits_for_nothing(bench: Bench) -> None:
+    """The host is ahead of it: from 1 to 3 s it waited for a permit, and the device worked until 2 s."""
+    passes = bench.passes
+    passes._waits = [
+        (1.0, 3.0, DeviceMark(2.0)),
+        (4.0, 5.0, DeviceMark(6.0)),
+        (7.0, 7.5, DeviceMark(6.5)),
+    ]
+    assert passes.waited_s == 1.5
+    passes._forward = {
+        "first": (3.0, DeviceMark(2.0), DeviceMark(4.0)),
+        "last": (5.0, DeviceMark(6.0), DeviceMark(8.0)),
+    }
+    passes._backward = {"last": (DeviceMark(8.0), DeviceMark(9.0))}
+    assert passes.spans() == ({"first": [3.0, 4.0], "last": [6.0, 8.0]}, {"last": [8.0, 9.0]})
 
 
 def test_what_cannot_be_parted_is_computed_when_all_is_permitted(node: HostNode) -> None:
