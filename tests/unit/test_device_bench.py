@@ -78,7 +78,7 @@ def test_steps_have_their_parts_and_stand_beside_those_of_the_threshold(measured
     assert tuple(rows) == ALGORITHMS and suite["absent"] == []
     for name, row in rows.items():
         parts = row["compute_s"] + row["compress_s"] + row["apply_s"]
-        assert row["step_s"] == pytest.approx(parts, rel=0.2)
+        assert 0 < parts <= row["step_s"] * 1.001
         base = rows["laplace-0.001" if name.endswith("-0.001") else "laplace-0.01"]
         for part in ("step", "compress"):
             assert row[f"{part} over laplace"] == row[f"{part}_s"] / base[f"{part}_s"]
