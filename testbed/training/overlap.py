@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from testbed.compress.base import Sparse
+from testbed.compress.kernels.torch_ops import Staging
 from testbed.compress.layout import Layer, Layout, Shard
 from testbed.errors import MachineError
 from testbed.exchange.base import Ticket, Update, merge_timings
@@ -391,6 +393,7 @@ class DdpStep(SequentialStep):
             lambda: computation.gradients(step=1), node.now, _REHEARSALS
         )
         self._gradients.zero_()
+        self._stagings = [Staging() for _ in self._buckets]
         self._tickets: list[Ticket] = []
         self._computed_s = 0.0
         self._mean = np.empty(replica.flat.size, np.float32)
@@ -420,7 +423,9 @@ class DdpStep(SequentialStep):
         return start_s if pace_s is None else start_s + pace_s * self._shares[number]
 
     def _submit(self, step: int, number: int) -> None:
-        body = self._gradients[self._buckets[number].elements].cpu().numpy().data.cast("B")
+        values = self._gradients[self._buckets[number].elements]
+        bucket = self._stagings[number].to_host(Sparse(values.numel(), None, values))
+        body = bucket.values.numpy().data.cast("B")
         self._tickets.append(self._context.exchange.submit(step, number, body))
 
     def _exchange(self, step: int) -> tuple[ExchangeOutcome, list[Update]]:

@@ -58,10 +58,11 @@ def synchronise(device: torch.device) -> None:
 
 
 def side_stream(device: torch.device) -> torch.cuda.Stream | None:
-    """Return a queue of its own for work beside the computation; None where there are none."""
+    """Return a queue of its own for work beside the computation, which goes before it where the
+    device has to choose; None where there are none."""
     if device.type != "cuda":
         return None
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    return torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
 
 
 def on_stream(stream: torch.cuda.Stream | None) -> AbstractContextManager[None]:
