@@ -344,7 +344,7 @@ def test_the_size_on_a_gpu_has_four_models_and_their_dense_steps(tmp_path: Path)
         assert (workers.count, workers.device, train.pace, train.batch) == (4, "cuda", None, 32)
         assert f"static-{train.model}" == f"{part.group}-bn"
         assert train.stop.steps is not None and train.stop.steps >= part.skip + 3
-    assert len(asked.parts) == 13
+    assert len(asked.parts) == 5
 
 
 def test_a_change_is_laid_over_the_scenario(paper: Path, tmp_path: Path) -> None:
