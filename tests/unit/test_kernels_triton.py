@@ -32,6 +32,7 @@ for threshold in (-1.0, 1e-46, 1e-45, 3.4028235e38, 1e300, float("inf"), float("
     "more than there is room for": 'rig.check_growing(operations, 20_000, "cpu")',
     "digits": """
 rig.check_digits(operations, rig.vector(9_000))
+rig.check_digits(operations, rig.vector(9_000) * 1e-30)
 rig.check_digits(operations, torch.cat([rig.vector(4_096), rig.special(4_096)]))
 """,
     "not finite": 'rig.check_not_finite(operations, "cpu")',
