@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -46,6 +48,38 @@ def test_triton_s_are_chosen_where_it_is_installed() -> None:
     assert (type(chosen).__name__ == "TritonKernels") == (find_spec("triton") is not None), (
         chosen.reason
     )
+
+
+CHOSEN = """
+import torch
+from testbed.compress import kernels
+chosen = kernels.of(torch.ones(3, device="cuda"))
+assert chosen.count_above(torch.ones(3, device="cuda"), 1.0) == 3
+print(type(chosen).__name__, getattr(chosen, "reason", ""))
+"""
+
+
+@pytest.mark.parametrize(
+    ("variables", "wanted"),
+    [
+        ({"CC": "/nowhere/cc", "TRITON_CACHE_DIR": "{fresh}"}, "CudaKernels FileNotFoundError"),
+        ({"CC": "false", "TRITON_CACHE_DIR": "{fresh}"}, "CudaKernels CalledProcessError"),
+        ({"TRITON_CACHE_DIR": "/proc/nowhere"}, "CudaKernels FileNotFoundError"),
+        ({"HOME": "/proc/nowhere", "TRITON_HOME": "/proc/nowhere"}, "TritonKernels"),
+    ],
+)
+def test_where_triton_cannot_compile_pytorch_s_run(
+    variables: dict[str, str], wanted: str, tmp_path: Path
+) -> None:
+    if find_spec("triton") is None:
+        pytest.skip("Triton is not installed here")
+    own = {name: value for name, value in os.environ.items() if name != "TRITON_CACHE_DIR"}
+    own |= {name: value.format(fresh=tmp_path) for name, value in variables.items()}
+    done = subprocess.run(
+        [sys.executable, "-c", CHOSEN], env=own,
+        capture_output=True, text=True, timeout=200, check=True,
+    )  # fmt: skip
+    assert done.stdout.startswith(wanted)
 
 
 @pytest.mark.parametrize("threshold", [0.0, 1e-45, 0.5, 3.0, 1e300, torch.inf, torch.nan])

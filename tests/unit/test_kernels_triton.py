@@ -15,10 +15,7 @@ import torch
 from testbed.compress.kernels import _compiled
 from testbed.compress.kernels.torch_ops import CudaKernels
 
-pytestmark = [
-    pytest.mark.optional,
-    pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed here"),
-]
+installed = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed here")
 interpreted = pytest.mark.skipif(
     np.lib.NumpyVersion(np.__version__) >= "2.4.0",
     reason="Triton's interpreter makes numbers of arrays, which numpy 2.4 refuses",
@@ -35,6 +32,7 @@ for threshold in (-1.0, 1e-46, 1e-45, 3.4028235e38, 1e300, float("inf"), float("
     "more than there is room for": 'rig.check_growing(operations, 20_000, "cpu")',
     "digits": """
 rig.check_digits(operations, rig.vector(9_000))
+rig.check_digits(operations, rig.vector(9_000) * 1e-30)
 rig.check_digits(operations, torch.cat([rig.vector(4_096), rig.special(4_096)]))
 """,
     "not finite": 'rig.check_not_finite(operations, "cpu")',
@@ -50,6 +48,8 @@ operations = TritonKernels()
 """
 
 
+@pytest.mark.optional
+@installed
 @interpreted
 @pytest.mark.parametrize("check", CHECKS)
 def test_kernels_give_what_plain_pytorch_does(check: str, tmp_path: Path) -> None:
@@ -63,6 +63,7 @@ def test_kernels_give_what_plain_pytorch_does(check: str, tmp_path: Path) -> Non
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.optional
 def test_without_a_device_pytorch_s_operations_run_and_say_why() -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a CUDA device")

@@ -334,16 +334,8 @@ class TritonKernels(CudaKernels):
         words = space.whole("words", tiles * (LONG_TILE // 32), small)
         counts = space.tensor("counts", tiles, small)
         ends = space.tensor("ends", tiles, large)
-        _launch(
-            _marked,
-            programs,
-            flat,
-            words,
-            counts,
-            float(as_float32(threshold)),
-            size,
-            tile=LONG_TILE,
-        )
+        least = float(as_float32(threshold))
+        _launch(_marked, programs, flat, words, counts, least, size, tile=LONG_TILE)
         torch.cumsum(counts, 0, dtype=torch.int64, out=ends)
         total, room = 0, size // _FIRST_SHARE + LONG_TILE
         while True:
@@ -398,7 +390,7 @@ def _shift(flat: Tensor, indices: Tensor, values: Tensor, sign: float) -> None:
         return
     programs = _programs(values, SHORT_TILE)
     _launch(_shifted, programs, flat, indices, values, sign, size, count, tile=SHORT_TILE)
-    first, last = indices[:: max(1, count - 1)].tolist() if count > 1 else indices.tolist() * 2
+    first, last = torch.stack((indices[0], indices[-1])).tolist()
     if first < 0 or last >= size:
         raise IndexError(f"indices outside a vector of {size} elements")
 
