@@ -35,7 +35,6 @@ COPIES = 64
 _FIRST_SHARE = 32
 """A buffer begins with room for one element in so many."""
 
-_NAN = tl.constexpr(float("nan"))
 _WORD = tl.constexpr(32)
 _WINDOW, _ABOVE = tl.constexpr(256), tl.constexpr(16)
 """Values of the first digit that are counted without meeting (32 octaves), and those of them above
@@ -60,8 +59,8 @@ def _left(size: tl.tensor, start: tl.tensor, tile: tl.constexpr) -> tl.tensor:
 
 @_jit
 def _magnitudes(flat: tl.tensor, at: tl.tensor, left: tl.tensor) -> tl.tensor:
-    """float32; from ``left`` on NaN, which is at or above no threshold."""
-    return tl.abs(tl.load(flat + at, at < left, _NAN))
+    """float32; from ``left`` on −∞, which is at or above no threshold."""
+    return tl.where(at < left, tl.abs(tl.load(flat + at, at < left, 0.0)), -float("inf"))
 
 
 @_jit
