@@ -85,6 +85,7 @@ def test_means_are_the_hosts_bit_for_bit(workers: int, kinds: tuple[str, ...]) -
 
 def test_what_comes_to_the_host_waits_for_its_own_queue_alone() -> None:
     staging, x = Staging(), torch.arange(1_000_000, device="cuda", dtype=torch.float32)
+    x.sub_(1).add_(1)  # loading an operation waits for the whole device
     staging.to_host(Sparse(len(x), None, x))  # memory is there
     busy = torch.cuda.Stream()
     torch.cuda.synchronize()

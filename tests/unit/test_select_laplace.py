@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from testbed.compress import kernels
 from testbed.compress.base import AccumulatedGradient, Sparse
+from testbed.compress.kernels.torch_ops import Operations
 from testbed.compress.selectors.laplace import Laplace, ThresholdPredictor
 from testbed.compress.selectors.threshold_search import LEAST_MAGNITUDE, ProbeWindow, probe
 from testbed.errors import InputError
@@ -78,6 +79,27 @@ def test_count_and_passes_over_steps_that_drift(shape: str, density: float) -> N
         passes.append(sent.selection.passes)
     assert max(passes) <= 5.0
     assert fmean(passes[3:]) <= 2.5
+
+
+def test_where_few_are_not_free_half_of_the_steps_need_no_correction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Accelerator(Operations):
+        few_are_free = False
+
+    monkeypatch.setattr(kernels, "of", lambda _: Accelerator())
+    direct = {}
+    for few_are_free in (True, False):
+        Accelerator.few_are_free = few_are_free
+        selector, passes = Laplace(), []
+        for flat in drifting("laplace", 40):
+            sent = selector.select(compensated(flat), 0.01, Random(0))
+            check(flat, sent, 0.01)
+            assert sent.selection is not None
+            passes.append(sent.selection.passes)
+        direct[few_are_free] = sum(one == 2.0 for one in passes[10:])
+    assert direct[True] == 0
+    assert direct[False] >= 15
 
 
 def test_the_first_estimate_is_the_papers() -> None:

@@ -70,7 +70,7 @@ ALGORITHMS = (
 PAPER = {"radix": 1.62, "hierarchical": 1.30}
 """How many times as long training took as with the Laplacian threshold, as published."""
 BISECTION = "laplace (bisection)"
-_WARM = 3
+_WARM = 8
 _FLUSHED = 1 << 28
 """Bytes that are written to empty a cache."""
 

@@ -23,6 +23,9 @@ class Operations:
     are the same for any number of threads.
     """
 
+    few_are_free = True
+    """To go once more over a few hundredths of a vector costs next to nothing."""
+
     def measure(self, flat: Tensor) -> GradientStatistics:
         """Σ|x| in float64 and max|x|; one pass."""
         if not flat.numel():
@@ -92,6 +95,8 @@ class CudaKernels(Operations):
 
     ``reason``: why these run, and not those that Triton compiles; empty where nothing prevented it.
     """
+
+    few_are_free = False
 
     def __init__(self, reason: str = "") -> None:
         self.reason = reason

@@ -57,6 +57,9 @@ _EAGER, _CALM = 0.85, 0.98
 """The slack becomes so much smaller with every step that has enough: until the first miss, and
 after it. A miss doubles it, so that in the long run 3 steps in 100 miss: 1 / (1 + ln 2 / −ln
 0.98)."""
+_SOONER = 4
+"""So many times as fast, and to so much less, on an accelerator: there it takes as long to choose
+among few as to read them all, unless these are many millions."""
 
 
 @dataclass(slots=True)
@@ -88,9 +91,10 @@ class ThresholdPredictor:
             return self.ratio + self.slope * log(self.density / density)
         return self.ratio * log(density) / log(self.density)
 
-    def cautious(self, density: float) -> float:
+    def cautious(self, density: float, *, few_are_free: bool = True) -> float:
         """A threshold, over b, that at least the share ``density`` is probably above."""
-        wanted = 1 + max(self.slack, min(_FREE / density, _MOST_FREE))
+        free = min(_FREE / density, _MOST_FREE) if few_are_free else 0.0
+        wanted = 1 + max(self.slack, free)
         expected = self.expected(density)
         return max(expected - self.slope * log(wanted), expected / wanted)
 
@@ -99,9 +103,13 @@ class ThresholdPredictor:
         if self.density:
             self.slack, self.fall = min(2 * self.slack, _MOST_SLACK), _CALM
 
-    def met(self) -> None:
-        """There were enough."""
-        self.slack = max(self.fall * self.slack, _LEAST_SLACK)
+    def met(self, *, few_are_free: bool = True) -> None:
+        """There were enough. Where few too many cost a correction, the slack falls sooner, and to
+        less than the tolerance."""
+        if few_are_free:
+            self.slack = max(self.fall * self.slack, _LEAST_SLACK)
+        else:
+            self.slack = max(self.fall**_SOONER * self.slack, _LEAST_SLACK / _SOONER)
 
     def update(self, ratio: float, density: float, slope: float | None) -> None:
         """Take in what the step's threshold was in the end; ``slope`` None: it is not known."""
@@ -186,10 +194,12 @@ class Laplace(CountSelector[LaplaceOptions]):
         """For a vector that is not all zeros and a count below its size."""
         flat, aim, operations = given.flat, self._aim, kernels.of(given.flat)
         size, scale = flat.numel(), given.sum_abs / flat.numel()
-        low = max(rounded(aim.cautious(window.aim / size) * scale), LEAST_MAGNITUDE)
+        free = operations.few_are_free
+        expected = aim.cautious(window.aim / size, few_are_free=free)
+        low = max(rounded(expected * scale), LEAST_MAGNITUDE)
         left, passes = Candidates(*operations.select_above(flat, low, self._left)), 2.0
         if left.count >= window.least or low == LEAST_MAGNITUDE:
-            aim.met()
+            aim.met(few_are_free=free)
         else:
             aim.missed()
             low = max(
