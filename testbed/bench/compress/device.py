@@ -70,7 +70,8 @@ ALGORITHMS = (
 PAPER = {"radix": 1.62, "hierarchical": 1.30}
 """How many times as long training took as with the Laplacian threshold, as published."""
 BISECTION = "laplace (bisection)"
-_WARM = 8
+_WARM, _LEARNING = 3, 8
+"""Calls before what is measured: of steps, and of selectors, which learn from step to step."""
 _FLUSHED = 1 << 28
 """Bytes that are written to empty a cache."""
 
@@ -179,10 +180,10 @@ class DeviceBench:
         """Every selector, on vectors of every length, at every density."""
         rows, checks, absent = list[Row](), list[ResultCheck](), dict[str, None]()
         for elements in self.elements:
-            flats = drifting(elements, _WARM + setup.repetitions, self.device)
+            flats = drifting(elements, _LEARNING + setup.repetitions, self.device)
             for density in self.densities:
                 calls, left_out = self._selectors(flats, density)
-                outcomes = timed(calls, setup.repetitions, _WARM)
+                outcomes = timed(calls, setup.repetitions, _LEARNING)
                 rows += self._selection_rows(outcomes, elements, density)
                 absent |= dict.fromkeys(left_out)
                 setup.say(f"selection: {elements:,} elements, density {density:g}")
