@@ -135,6 +135,7 @@ def figures(results: Results) -> dict[str, Figure]:
     static, dynamic = drawn["fig2"].subplots(1, 2, width_ratios=(1, 1.4))
     ratios = [{model: _speedup(results, model, name) for model in TABLE} for name in STATIC]
     handles = grouped_bars(static, list(TABLE), ratios)
+    static.margins(y=0.35)  # room for the legend
     static.legend(handles, ["k = 0.15", "k = 0.001"])
     static.set(ylabel="Time of none ÷ time", title="1 Gbit/s")
     others = [name for name in runs.names() if name != "none"]
