@@ -27,7 +27,7 @@ from testbed.links.agent.client import AgentClient, AgentGone
 from testbed.links.capabilities import REQUIRED, probe
 from testbed.links.network.namespaces import inhabitants, path_of
 from testbed.links.network.wiring import NodeWires, RackPlan, RackWires, TopologyPlan
-from testbed.process import SET_BY_US, for_nodes, node_environment
+from testbed.process import for_nodes, node_environment, users_environment
 from testbed.topology import (
     CONTROL_PORT,
     Cable,
@@ -219,8 +219,7 @@ class NetnsFabric:
         """Start a command in a node's namespaces, and in the environment's folder."""
         offered = self.context.exec_environment
         assert offered is not None and self._forker is not None
-        own_choice = {key: text for key, text in os.environ.items() if key not in SET_BY_US}
-        given = for_nodes(own_choice)
+        given = for_nodes(users_environment())
         path = environment.get("PYTHONPATH", given.get("PYTHONPATH"))
         path = os.pathsep.join(filter(None, [path, str(offer(offered.rendezvous_dir))]))
         own = {} if offered.output is None else {"NARROWS_OUTPUT": str(offered.output)}

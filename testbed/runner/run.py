@@ -23,7 +23,7 @@ from testbed.records.run_directory import comparison_directory, to_json
 from testbed.runner.comparison import BEGUN, Comparison, Order, Recorded
 from testbed.runner.experiment import Experiment, prepare
 from testbed.runner.progress import Progress
-from testbed.runner.signals import interruptible, machine, only_one
+from testbed.runner.signals import blocked, interruptible, machine, only_one
 from testbed.runner.sim_trial import SimTraining
 from testbed.runner.trial import LinkTrial, TrialPlan
 from testbed.topology import VIRTUAL
@@ -267,7 +267,8 @@ def side_by_side(tasks: Sequence[ParallelTask], out: Path, processes: int) -> It
     receiver, sender = context.Pipe(duplex=False)
     pool = ProcessPoolExecutor(processes, context, initializer=_alone, initargs=(receiver,))
     try:
-        places = {pool.submit(_trial, task, out): index for index, task in enumerate(tasks)}
+        with blocked():  # for each process, until it ignores them
+            places = {pool.submit(_trial, task, out): index for index, task in enumerate(tasks)}
         for future in as_completed(places):
             entry, error, took_s = future.result()
             if entry is not None:
@@ -286,6 +287,7 @@ def side_by_side(tasks: Sequence[ParallelTask], out: Path, processes: int) -> It
 def _alone(receiver: Connection) -> None:
     """Leave signals to the parent, and end with it, or when its pipe ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     parent, closed = parent_process(), partial(receiver.poll, None)
     for ended in (closed, parent.join if parent else closed):
         Thread(target=_leave_after, args=(ended,), daemon=True).start()
