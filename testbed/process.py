@@ -103,8 +103,11 @@ def is_trusted(folder: str) -> bool:
     """Return whether programs of a folder are run: one that ``PATH`` names in full and, for root,
     that is root's, or of whose Python this is, and that not everybody may write to."""
     path = Path(folder)
-    if not path.is_absolute() or os.geteuid() != 0 or not is_root_outside():
+    if not path.is_absolute() or os.geteuid() != 0:
         return path.is_absolute()
+    with suppress(FileNotFoundError):  # no Linux, and so no user namespace
+        if not is_root_outside():
+            return True
     try:
         about, own = path.stat(), Path(sys.executable).parent.stat()
     except OSError:

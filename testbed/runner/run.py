@@ -258,16 +258,10 @@ class _Outcome(NamedTuple):
 def side_by_side(tasks: Sequence[ParallelTask], out: Path, processes: int) -> Iterator[Finished]:
     """Carry out ``tasks``; yields what became of each, as they come to their end.
 
-    Raises ExperimentError for a trial that failed, once those that had begun have ended. An
-    interruption ends all at once.
+    Raises ExperimentError for a trial that failed, once those that had begun have ended.
     """
-    # a fork would share the threads of libraries, which it does not have
-    context = get_context("spawn")
-    # a pipe's end needs no lock, which a second signal could leave held
-    receiver, sender = context.Pipe(duplex=False)
-    pool = ProcessPoolExecutor(processes, context, initializer=_alone, initargs=(receiver,))
-    try:
-        with blocked():  # for each process, until it ignores them
+    with process_pool(processes) as pool:
+        with blocked():
             places = {pool.submit(_trial, task, out): index for index, task in enumerate(tasks)}
         for future in as_completed(places):
             entry, error, took_s = future.result()
@@ -275,6 +269,19 @@ def side_by_side(tasks: Sequence[ParallelTask], out: Path, processes: int) -> It
                 yield Finished(places[future], entry, took_s)
             if error is not None:
                 raise ExperimentError(error)
+
+
+@contextmanager
+def process_pool(processes: int) -> Iterator[ProcessPoolExecutor]:
+    """New processes, which an interruption ends at once. Signals are to be blocked while work is
+    submitted: that starts them, and each lets them come when it ignores them."""
+    # a fork would share the threads of libraries, which it does not have
+    context = get_context("spawn")
+    # a pipe's end needs no lock, which a second signal could leave held
+    receiver, sender = context.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(processes, context, initializer=_alone, initargs=(receiver,))
+    try:
+        yield pool
     except (Interrupted, GeneratorExit):
         sender.close()
         raise
