@@ -127,6 +127,21 @@ class Command:
         return next(pid for pid in children if "testbed.links.agent.server" in command_line(pid))
 
 
+def trained(folder: Path, scenario: str, fabric: str, timeout_s: float) -> list[dict[str, Any]]:
+    """Entries of the runs that ``testbed run`` made on ``fabric``."""
+    folder.mkdir()
+    path = folder / "scenario.yaml"
+    path.write_text(scenario)
+    command = Command(folder, "run", str(path), "--fabric", fabric, "--json")
+    if fabric == "sim":
+        code, out, err = command.finish(timeout_s)
+        assert code == 0, err
+    else:
+        out, _ = command.accept(timeout_s)
+    runs: list[dict[str, Any]] = json.loads(out)["runs"]
+    return runs
+
+
 def measured(bench: str, *arguments: str, out: Path) -> tuple[dict[str, Any], Path]:
     """The result of a quick ``testbed bench``, which is also what it has written, and the folder of that."""
     command = [sys.executable, "-m", "testbed", "bench", bench, "--quick", "--json", "--quiet"]
