@@ -134,10 +134,12 @@ class LinkError(ExperimentError):
 
 
 class Interrupted(NarrowsError):
-    """A run was asked to end before its time."""
+    """A command was asked to end before its time; ``records``: those of a run."""
 
-    def __init__(self, signal_name: str) -> None:
-        super().__init__(f"interrupted by {signal_name}; the records of what was finished are kept")
+    def __init__(self, signal_name: str, *, records: bool = True) -> None:
+        self.signal_name = signal_name
+        kept = "; the records of what was finished are kept" if records else ""
+        super().__init__(f"interrupted by {signal_name}{kept}")
 
 
 class WireError(ExperimentError):

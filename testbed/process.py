@@ -8,6 +8,7 @@ import os
 import re
 import resource
 import signal
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +16,7 @@ from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
 
+from testbed import ASIDE
 from testbed.errors import InputError, brief
 
 PRIORITY = 20
@@ -67,6 +69,11 @@ def within(seconds: float, pause_s: float, done: Callable[[], bool]) -> bool:
     return True
 
 
+def ignore(number: signal.Signals) -> None:
+    """Have the kernel ignore a signal, whatever Python would do about it."""
+    _libc.signal(number, ctypes.c_void_p(signal.SIG_IGN))
+
+
 def call(name: str, *arguments: object) -> None:
     """Call a function of the C library that returns 0. Raises OSError with its name."""
     if getattr(_libc, name)(*arguments) != 0:
@@ -77,6 +84,42 @@ def call(name: str, *arguments: object) -> None:
 def module_command(module: str, *arguments: str) -> list[str]:
     """The command line that runs a module, taking nothing from the working directory."""
     return [sys.executable, "-P", "-m", module, *arguments]
+
+
+def guard() -> None:
+    """Look for programs where nobody else can put one, and make no file that everybody may write.
+
+    For the command's own processes, and before anything else is done.
+    """
+    known = os.environ.get("PATH", os.defpath)
+    kept = os.pathsep.join(filter(is_trusted, known.split(os.pathsep))) or os.defpath
+    if kept != known:
+        os.environ[f"{ASIDE}PATH"] = known
+    os.environ["PATH"] = kept
+    os.umask(os.umask(0o077) | stat.S_IWOTH)
+
+
+def is_trusted(folder: str) -> bool:
+    """Return whether programs of a folder are run: one that ``PATH`` names in full and, for root,
+    that is root's, or of whose Python this is, and that not everybody may write to."""
+    path = Path(folder)
+    if not path.is_absolute() or os.geteuid() != 0:
+        return path.is_absolute()
+    with suppress(FileNotFoundError):  # no Linux, and so no user namespace
+        if not is_root_outside():
+            return True
+    try:
+        about, own = path.stat(), Path(sys.executable).parent.stat()
+    except OSError:
+        return False
+    return about.st_uid in (0, own.st_uid) and not about.st_mode & stat.S_IWOTH
+
+
+def users_environment() -> dict[str, str]:
+    """This process's variables as its user has set them."""
+    own = {name: text for name, text in os.environ.items() if name not in SET_BY_US}
+    aside = {name: own.pop(name) for name in list(own) if name.startswith(ASIDE)}
+    return own | {name.removeprefix(ASIDE): text for name, text in aside.items()}
 
 
 def environment(**extra: str) -> dict[str, str]:

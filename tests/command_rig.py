@@ -127,6 +127,34 @@ class Command:
         return next(pid for pid in children if "testbed.links.agent.server" in command_line(pid))
 
 
+def trained(folder: Path, scenario: str, fabric: str, timeout_s: float) -> list[dict[str, Any]]:
+    """Entries of the runs that ``testbed run`` made on ``fabric``."""
+    folder.mkdir()
+    path = folder / "scenario.yaml"
+    path.write_text(scenario)
+    command = Command(folder, "run", str(path), "--fabric", fabric, "--json")
+    if fabric == "sim":
+        code, out, err = command.finish(timeout_s)
+        assert code == 0, err
+    else:
+        out, _ = command.accept(timeout_s)
+    runs: list[dict[str, Any]] = json.loads(out)["runs"]
+    return runs
+
+
+def measured(bench: str, *arguments: str, out: Path) -> tuple[dict[str, Any], Path]:
+    """The result of a quick ``testbed bench``, which is also what it has written, and the folder of that."""
+    command = [sys.executable, "-m", "testbed", "bench", bench, "--quick", "--json", "--quiet"]
+    done = subprocess.run(
+        [*command, *arguments, "--out", str(out)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+    result: dict[str, Any] = json.loads(done.stdout)
+    (written,) = out.glob(f"measurements/*/{'bench' if bench == 'link' else bench}.json")
+    assert json.loads(written.read_text()) == result
+    return result, written.parent
+
+
 def scrape(pid: int) -> dict[str, Metric]:
     """What a node's exporter says, asked as Prometheus asks: over the control network."""
     address = re.search(r"([\d.]+)/\d+ .*control", addresses(pid))

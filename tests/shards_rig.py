@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
-from command_rig import Command
+from command_rig import trained
+
+from testbed.records.run_directory import read_events
 
 STEPS, WORKERS = 6, 2
 SCENARIO = f"""
@@ -21,30 +22,14 @@ congestion: cubic
 """
 
 
-def told(folder: Path, fabric: str) -> tuple[Path, dict[str, list[dict[str, Any]]]]:
-    """The directory of a run on ``fabric``, and what it recorded, by kind."""
-    folder.mkdir()
-    path = folder / "shards.yaml"
-    path.write_text(SCENARIO)
-    command = Command(folder, "run", str(path), "--fabric", fabric, "--json")
-    if fabric == "sim":
-        code, out, err = command.finish(170.0)
-        assert code == 0, err
-    else:
-        out, _ = command.accept(170.0)
-    (run,) = json.loads(out)["runs"]
-    found: dict[str, list[dict[str, Any]]] = {}
-    for events in sorted(Path(run["dir"]).glob("events/*")):
-        for line in events.read_text().splitlines():
-            event = json.loads(line)
-            found.setdefault(event["kind"], []).append(event)
-    return Path(run["dir"]), found
-
-
 def assert_two_servers_share_a_model(folder: Path, fabric: str) -> None:
     """What is sent and learnt on ``fabric`` is what is in virtual time; bytes add up at both servers."""
-    directory, real = told(folder / fabric, fabric)
-    _, virtual = told(folder / "sim", "sim")
+    directory, virtual_directory = (
+        Path(run["dir"])
+        for name in (fabric, "sim")
+        for run in trained(folder / name, SCENARIO, name, 170.0)
+    )
+    real, virtual = read_events(directory), read_events(virtual_directory)
     sent = [
         {(step["node"], step["step"]): step["payload_crc"] for step in found["step"]}
         for found in (real, virtual)

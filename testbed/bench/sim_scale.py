@@ -8,16 +8,15 @@ import resource
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from testbed.bench.results import Say, Suite, link, measurement, write_json, write_scenario
 from testbed.records.manifest import machine_facts
 from testbed.records.run_directory import read_json
-from testbed.runner.signals import interruptible
+from testbed.runner.run import process_pool
+from testbed.runner.signals import blocked, interruptible
 
 WORKERS = (4, 16, 64, 256, 1000, 4000, 10_000)
 SERVERS = (1, 8)
@@ -88,9 +87,10 @@ def run(
     with interruptible():
         for size in sizes:
             path = write_scenario(directory, size.name, scenario(size, steps, algorithm))
-            # a fork would start with this process's memory
-            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-                row = pool.submit(_point, path, directory / "virtual").result()
+            with process_pool(1) as pool:
+                with blocked():
+                    future = pool.submit(_point, path, directory / "virtual")
+                row = future.result()
             rows.append({"servers": size.servers, "workers": size.workers, **row})
             say(f"{size.name}: step {row['step_s']:.4g} s, simulated in {row['run_s']:.3g} s")
     about = {"steps": steps, "algorithm": algorithm, "machine": machine_facts()}

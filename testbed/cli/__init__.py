@@ -8,10 +8,11 @@ import io
 import logging
 import os
 import sys
+from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, NoReturn
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -19,7 +20,7 @@ from typer.main import get_group
 
 from testbed import __version__
 from testbed.errors import InputError, MachineError, NarrowsError, missing, printable, shortage
-from testbed.process import set_default
+from testbed.process import guard, set_default
 
 # numpy's algebra would start threads as it is loaded, and a process with threads cannot enter a
 # user namespace.
@@ -140,25 +141,51 @@ def _options(
 
 def main(arguments: list[str] | None = None) -> Any:
     """Entry point: run a verb; print an error of ours as a sentence and leave with its code."""
+    guard()
     _open_standard_files()
     _print_anything()
     logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
     try:
-        return application()(args=arguments, standalone_mode=True)
+        return _carried_out(arguments)
     except NarrowsError as error:
-        print(f"testbed: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        print("testbed: interrupted before anything was started", file=sys.stderr)
-        sys.exit(NarrowsError.exit_code)
+        leave(str(error), error.exit_code)
     except ModuleNotFoundError as error:
         sys.exit(missing(error))
     except (OSError, RuntimeError, MemoryError) as error:
         if (sentence := _of_the_system(error)) is None:
             raise
-        text, code = sentence
-        print(f"testbed: {text}", file=sys.stderr)
-        sys.exit(code)
+        leave(*sentence)
+
+
+def _carried_out(arguments: list[str] | None) -> Any:
+    """Run a verb, and see to it that all it printed has left this process."""
+    try:
+        return application()(args=arguments, standalone_mode=True)
+    except SystemExit:
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:
+            _let_go(sys.stdout)
+            sys.exit(NarrowsError.exit_code)
+        except OSError as error:
+            raise NarrowsError(_full(error)) from None
+        raise
+
+
+def leave(text: str, code: int) -> NoReturn:
+    """End with a sentence and an exit code, whatever standard output and standard error lead to."""
+    for file, last in ((sys.stdout, ""), (sys.stderr, f"testbed: {text}\n")):
+        try:
+            print(end=last, file=file, flush=True)
+        except OSError:
+            _let_go(file)
+    sys.exit(code)
+
+
+def _let_go(file: IO[str]) -> None:
+    """Have what a file does not take go nowhere: at the end Python would try again."""
+    with suppress(OSError), open(os.devnull, "w") as nowhere:  # noqa: PTH123
+        os.dup2(nowhere.fileno(), file.fileno())
 
 
 def _open_standard_files() -> None:

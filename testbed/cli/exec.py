@@ -178,10 +178,12 @@ def _order(
 
 def _variables(given: list[str], files: list[Path]) -> tuple[tuple[str, str], ...]:
     """Those of files first: what is given by itself has the last word."""
+    from testbed.process import users_environment
     from testbed.runner.exec.launch_spec import check_size, named, read_env_file
 
-    read = [variable for path in files for variable in read_env_file(path)]
-    variables = (*read, *map(named, given))
+    own = users_environment()
+    read = [variable for path in files for variable in read_env_file(path, own)]
+    variables = (*read, *(named(text, own) for text in given))
     check_size(variables)
     return variables
 

@@ -114,11 +114,11 @@ def init(directory: Directory = Path(), example: Example = None) -> None:
         for path, text in files.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-            print(path)
     except OSError as error:
         raise InputError(
             f"cannot be written: {error.strerror}", where=str(error.filename or directory)
         ) from None
+    print(*files, sep="\n")
 
 
 def _shipped(example: str | None) -> dict[str, str]:

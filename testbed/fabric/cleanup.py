@@ -2,7 +2,8 @@
 
 ``sweep`` is called by fabrics at the end of a run, and by ``testbed clean`` (``cli/doctor.py``),
 which decides whose run is over: its process is dead, and it was not kept. Here are the kinds of
-entries that runs in namespaces make; ``docker.engine`` adds those of containers.
+entries that runs in namespaces make; ``docker.engine`` adds those of containers. What fabrics with
+a journal share is ``JournaledFabric``.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from testbed import cgroups
 from testbed.errors import MachineError
@@ -119,3 +123,33 @@ def _remove(entry: Entry) -> list[str]:
 
 def _name(entry: Entry) -> str:
     return " ".join(str(value) for value in entry.values())
+
+
+class JournaledFabric:
+    """The part of a fabric that its journal does: what the journal lists is removed, or kept."""
+
+    agent: Any
+    journal: Journal | None = None
+
+    def save_logs(self) -> None:
+        """Nothing to do: they are written as nodes print."""
+
+    def keep(self) -> None:
+        """Leave everything standing when this process ends, until ``testbed clean --all``."""
+        if hasattr(self, "agent"):
+            self.agent.leave_standing()
+        if self.journal is not None:
+            self.journal.add(KEPT)
+
+    def remove(self, last: Callable[[], object], *first: Callable[[], object]) -> None:
+        """Close the agent and what is ``first``, save the logs, remove what is there, do ``last``:
+        each in turn, whatever another raises."""
+        with ExitStack() as stack:  # from its end
+            stack.callback(last)
+            if self.journal is not None:
+                stack.callback(sweep, self.journal)
+                stack.callback(self.save_logs)
+                for close in first:
+                    stack.callback(close)
+            if hasattr(self, "agent"):
+                stack.callback(self.agent.close)

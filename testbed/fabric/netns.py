@@ -17,17 +17,17 @@ from testbed import cgroups
 from testbed.cgroups import ControlGroup
 from testbed.errors import ExperimentError, MachineError
 from testbed.fabric.base import Networks, RunContext
-from testbed.fabric.cleanup import register, sweep
+from testbed.fabric.cleanup import JournaledFabric, register, sweep
 from testbed.fabric.file_view import Shown, account, named, programs, sizes_in_memory
 from testbed.fabric.forker import Forked, Forker, ForkSetting, Imports, NodeLogs, take
 from testbed.fabric.node_launcher import offer
 from testbed.host.checks import free_subnets, routed
-from testbed.journal import KEPT, Journal, folder, journals, start_time
+from testbed.journal import Journal, folder, journals, start_time
 from testbed.links.agent.client import AgentClient, AgentGone
 from testbed.links.capabilities import REQUIRED, probe
 from testbed.links.network.namespaces import inhabitants, path_of
 from testbed.links.network.wiring import NodeWires, RackPlan, RackWires, TopologyPlan
-from testbed.process import SET_BY_US, for_nodes, node_environment
+from testbed.process import for_nodes, node_environment, users_environment
 from testbed.topology import (
     CONTROL_PORT,
     Cable,
@@ -141,7 +141,7 @@ def install(
 _END_S = 2.0
 
 
-class NetnsFabric:
+class NetnsFabric(JournaledFabric):
     """One run's namespaces and processes. Raises MachineError when this machine or user cannot."""
 
     agent: AgentClient
@@ -151,7 +151,6 @@ class NetnsFabric:
         register()
         if missing := probe().missing(REQUIRED):
             raise missing
-        self._journal: Journal | None = None
         self._plan: TopologyPlan | None = None
         self._specs: dict[str, NodeSpec] = {}
         self._wired: dict[str, tuple[Interface, Interface]] = {}
@@ -175,7 +174,7 @@ class NetnsFabric:
         ahead = take() if imports == "torch" else None
         self._forker = ahead or self._starter.submit(begin).result()
         plan = self._plan = self._reserve(specs)
-        self.agent = AgentClient.local(journal=self._journal)
+        self.agent = AgentClient.local(journal=self.journal)
         try:
             self._wired = self.agent.build(plan)
         except AgentGone:
@@ -219,8 +218,7 @@ class NetnsFabric:
         """Start a command in a node's namespaces, and in the environment's folder."""
         offered = self.context.exec_environment
         assert offered is not None and self._forker is not None
-        own_choice = {key: text for key, text in os.environ.items() if key not in SET_BY_US}
-        given = for_nodes(own_choice)
+        given = for_nodes(users_environment())
         path = environment.get("PYTHONPATH", given.get("PYTHONPATH"))
         path = os.pathsep.join(filter(None, [path, str(offer(offered.rendezvous_dir))]))
         own = {} if offered.output is None else {"NARROWS_OUTPUT": str(offered.output)}
@@ -273,16 +271,6 @@ class NetnsFabric:
         self._processes[name] = process
         self._note(process.pid)
 
-    def save_logs(self) -> None:
-        """Nothing to do: they are written as nodes print."""
-
-    def keep(self) -> None:
-        """Leave everything standing when this process ends, until ``testbed clean --all``."""
-        if hasattr(self, "agent"):
-            self.agent.leave_standing()
-        if self._journal is not None:
-            self._journal.add(KEPT)
-
     def destroy(self) -> None:
         """End every process and remove everything, without the agent if that is dead."""
         self._end_processes()
@@ -294,8 +282,8 @@ class NetnsFabric:
             self._forker.close()
         self._logs.close()
         self._starter.shutdown()
-        if self._journal is not None:
-            sweep(self._journal)
+        if self.journal is not None:
+            sweep(self.journal)
 
     def _reserve(self, specs: list[NodeSpec]) -> TopologyPlan:
         """Plan, and write down all names before anything is made; one run at a time does so."""
@@ -303,7 +291,7 @@ class NetnsFabric:
             noted = [entry for other in journals() for entry in other.entries]
             taken = [IPv4Network(entry["network"]) for entry in noted if entry["kind"] == "subnet"]
             plan, subnets = plan_topology(self.context.id, specs, [*taken, *routed()])
-            journal = self._journal = Journal.open(self.context.id)
+            journal = self.journal = Journal.open(self.context.id)
             if self.context.exec_environment is not None:
                 journal.add("folder", path=str(self.context.exec_environment.rendezvous_dir))
             for subnet in subnets:
@@ -348,9 +336,7 @@ class NetnsFabric:
             self._groups[name] = None
             with suppress(MachineError):
                 base, bounds = cgroups.find(), limits(spec.limits, len(self._specs))
-                self._groups[name] = cgroups.make(
-                    base, self.context.id, name, bounds, self._journal
-                )
+                self._groups[name] = cgroups.make(base, self.context.id, name, bounds, self.journal)
         return self._groups[name]
 
     def _view(self, variables: Mapping[str, str]) -> list[Shown]:
@@ -365,9 +351,9 @@ class NetnsFabric:
 
     def _note(self, pid: int) -> None:
         """Write a process that was started into the journal."""
-        assert self._journal is not None
+        assert self.journal is not None
         if start := start_time(pid):
-            self._journal.add("process", pid=pid, start=start)
+            self.journal.add("process", pid=pid, start=start)
 
     def _netns(self, name: str) -> str:
         return self._wired[name][0].netns or ""

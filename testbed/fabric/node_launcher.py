@@ -201,6 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(f"testbed: {error}")
     die_with(options.parent)  # another user's process is not told any more
     restore_open_files()
+    os.environ["TMPDIR"] = "/tmp"  # the host's may be out of sight
     execute(options.command)
 
 

@@ -18,6 +18,7 @@ from testbed.host import images, packages, paths, prometheus
 from testbed.host.packages import Need, answer, have, log
 from testbed.host.uml import docker_engine
 from testbed.host.uml.guest import GUEST
+from testbed.process import guard
 
 STOP = "testbed setup stop"
 
@@ -153,6 +154,7 @@ _ASKED: dict[str, tuple[tuple[packages.Need, ...], bool]] = {
 
 def main(arguments: list[str]) -> int:
     """Run one command; returns the exit code."""
+    guard()
     packages.announce()
     yes, given = YES in arguments, [each for each in arguments if each != YES]
     name = given[0] if given else "all"

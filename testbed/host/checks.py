@@ -23,6 +23,7 @@ from testbed.host import docker_engine as engine_module
 from testbed.host import images, packages, paths, user_namespace
 from testbed.host.paths import has_gpu
 from testbed.host.uml import guest as uml_guest
+from testbed.process import is_trusted, users_environment
 from testbed.topology import CONTROL_PORT
 
 if TYPE_CHECKING:
@@ -258,6 +259,16 @@ def privileges() -> Finding:
     return Finding(bool(ways), detail, f"Run as root, or: {engine_module.JOIN_GROUP}")
 
 
+def search_path() -> Finding:
+    """Check for folders in ``PATH`` from which no program is run: others may put one there."""
+    folders = users_environment().get("PATH", os.defpath).split(os.pathsep)
+    ignored = [repr(each) for each in folders if not is_trusted(each)]
+    if not ignored:
+        return Finding(True, "programs are looked for in folders that only root can change")
+    detail = f"not looked for programs: {', '.join(ignored)}"
+    return Finding(False, detail, "Take out of PATH what is no full path, or not root's alone")
+
+
 def docker_engine() -> Finding:
     """An engine that answers, not too old."""
     version = engine_module.version()
@@ -332,6 +343,7 @@ CHECKS = (
     HostCheck("environment", environment, paths.ensure),
     HostCheck("extras", extras, paths.ensure, required=IN_CHECKOUT),
     HostCheck("privileges", privileges),
+    HostCheck("search path", search_path, required=False),
     HostCheck("docker engine", docker_engine, engine_module.ensure),
     HostCheck("docker compose", compose, engine_module.ensure),
     HostCheck("images", images_current, images.ensure),

@@ -112,7 +112,7 @@ def start(
     if " cgroup" not in Path("/proc/mounts").read_text(errors="replace") and have("cgroupfs-mount"):
         run(["cgroupfs-mount"])
         mounted = True
-    path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+    path = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
     with log.open("ab") as output:
         process = subprocess.Popen(
             ["dockerd", *(flags() if given is None else given), *options],

@@ -82,7 +82,7 @@ def answer(command: Sequence[str], *, timeout: float = 20.0) -> str | None:
 
 def have(program: str) -> bool:
     """Return whether ``program`` can be run; the directories of system programs count."""
-    path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
     return shutil.which(program, path=path) is not None
 
 

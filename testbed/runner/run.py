@@ -23,7 +23,7 @@ from testbed.records.run_directory import comparison_directory, to_json
 from testbed.runner.comparison import BEGUN, Comparison, Order, Recorded
 from testbed.runner.experiment import Experiment, prepare
 from testbed.runner.progress import Progress
-from testbed.runner.signals import interruptible, machine, only_one
+from testbed.runner.signals import blocked, interruptible, machine, only_one
 from testbed.runner.sim_trial import SimTraining
 from testbed.runner.trial import LinkTrial, TrialPlan
 from testbed.topology import VIRTUAL
@@ -258,22 +258,30 @@ class _Outcome(NamedTuple):
 def side_by_side(tasks: Sequence[ParallelTask], out: Path, processes: int) -> Iterator[Finished]:
     """Carry out ``tasks``; yields what became of each, as they come to their end.
 
-    Raises ExperimentError for a trial that failed, once those that had begun have ended. An
-    interruption ends all at once.
+    Raises ExperimentError for a trial that failed, once those that had begun have ended.
     """
-    # a fork would share the threads of libraries, which it does not have
-    context = get_context("spawn")
-    # a pipe's end needs no lock, which a second signal could leave held
-    receiver, sender = context.Pipe(duplex=False)
-    pool = ProcessPoolExecutor(processes, context, initializer=_alone, initargs=(receiver,))
-    try:
-        places = {pool.submit(_trial, task, out): index for index, task in enumerate(tasks)}
+    with process_pool(processes) as pool:
+        with blocked():
+            places = {pool.submit(_trial, task, out): index for index, task in enumerate(tasks)}
         for future in as_completed(places):
             entry, error, took_s = future.result()
             if entry is not None:
                 yield Finished(places[future], entry, took_s)
             if error is not None:
                 raise ExperimentError(error)
+
+
+@contextmanager
+def process_pool(processes: int) -> Iterator[ProcessPoolExecutor]:
+    """New processes, which an interruption ends at once. Signals are to be blocked while work is
+    submitted: that starts them, and each lets them come when it ignores them."""
+    # a fork would share the threads of libraries, which it does not have
+    context = get_context("spawn")
+    # a pipe's end needs no lock, which a second signal could leave held
+    receiver, sender = context.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(processes, context, initializer=_alone, initargs=(receiver,))
+    try:
+        yield pool
     except (Interrupted, GeneratorExit):
         sender.close()
         raise
@@ -286,6 +294,7 @@ def side_by_side(tasks: Sequence[ParallelTask], out: Path, processes: int) -> It
 def _alone(receiver: Connection) -> None:
     """Leave signals to the parent, and end with it, or when its pipe ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     parent, closed = parent_process(), partial(receiver.poll, None)
     for ended in (closed, parent.join if parent else closed):
         Thread(target=_leave_after, args=(ended,), daemon=True).start()

@@ -11,8 +11,9 @@ import pwd
 import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
 from types import FrameType
@@ -26,26 +27,88 @@ from testbed.errors import (
     NarrowsError,
     NodeLost,
 )
-from testbed.process import rarely_collected
+from testbed.process import ignore, rarely_collected
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+_AGAIN_S = 0.01
+
+_blocks: list[bool] = []
+"""The blocks of ``interruptible`` that the process is in: whether each keeps records."""
+
+
 @contextmanager
-def interruptible() -> Iterator[None]:
-    """The first signal raises Interrupted; later ones are ignored while cleaning up."""
+def interruptible(raised: list[Interrupted] | None = None) -> Iterator[None]:
+    """The first signal raises Interrupted; later ones are ignored while cleaning up.
 
+    ``raised``: this is the whole command, which has no records itself. The error goes into it, for
+    others may make another of it. What comes after the first signal, or after the block, is then
+    ignored for good, and blocks inside add only their records.
+    """
+    _blocks.append(raised is None)
+    try:
+        with nullcontext() if len(_blocks) > 1 else _raising(raised):
+            yield
+    finally:
+        _blocks.pop()
+
+
+@contextmanager
+def _raising(raised: list[Interrupted] | None) -> Iterator[None]:
     def interrupt(number: int, _frame: FrameType | None) -> None:
-        for each in _SIGNALS:
-            signal.signal(each, signal.SIG_IGN)
-        raise Interrupted(signal.Signals(number).name)
+        _ignore()
+        error = Interrupted(signal.Signals(number).name, records=_blocks[-1])
+        if raised is not None:
+            raised.append(error)
+        raise error
 
-    before = {each: signal.signal(each, interrupt) for each in _SIGNALS}
+    def swallowed(what: sys.UnraisableHookArgs) -> None:
+        """Where it was raised in a destructor, which only says so, come again a little later."""
+        if not isinstance(what.exc_value, Interrupted):
+            hook(what)
+            return
+        for each in _SIGNALS:
+            signal.signal(each, interrupt)
+        again = os.getpid(), signal.Signals[what.exc_value.signal_name]
+        threading.Timer(_AGAIN_S, os.kill, again).start()
+
+    heeded = set(_SIGNALS)
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # as nohup has it
+        heeded.remove(signal.SIGHUP)
+    before = {each: signal.signal(each, interrupt) for each in heeded}
+    hook, sys.unraisablehook = sys.unraisablehook, swallowed
     try:
         yield
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        if raised is not None:
+            _ignore()
+        else:
+            sys.unraisablehook = hook
+            for each, handler in before.items():
+                signal.signal(each, handler)
+
+
+def _ignore() -> None:
+    """Ignore signals, as programs that are started from now on do.
+
+    First there is a function for them: of a signal that came a moment before, Python would say that
+    nobody waits for it any more.
+    """
+    for each in _SIGNALS:
+        signal.signal(each, lambda _number, _frame: None)
+        ignore(each)
+        signal.signal(each, signal.SIG_IGN)
+
+
+@contextmanager
+def blocked() -> Iterator[None]:
+    """Signals wait, for this thread and the processes that it starts, which let them come later."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager
@@ -62,6 +125,8 @@ def shielded() -> Iterator[None]:
         for each, handler in before.items():
             signal.signal(each, handler)
     if came:
+        if _blocks:
+            _ignore()
         raise Interrupted(signal.Signals(came[0]).name)
 
 

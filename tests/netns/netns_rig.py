@@ -184,8 +184,8 @@ def standing(
 
 
 def names_of(made: Rig) -> list[str]:
-    assert made.fabric._journal is not None
-    return [entry["name"] for entry in made.fabric._journal.entries if "name" in entry]
+    assert made.fabric.journal is not None
+    return [entry["name"] for entry in made.fabric.journal.entries if "name" in entry]
 
 
 def assert_nothing_left(names: list[str]) -> None:

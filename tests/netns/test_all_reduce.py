@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from command_rig import Command
 
+from testbed.records.events import PHASES, phase_s
 from testbed.records.run_directory import read_events
 from testbed.transport.frame import HEADER_BYTES
 
@@ -166,16 +167,7 @@ def test_buckets_travel_while_others_are_computed(runs: dict[str, Path]) -> None
     assert min(shares) > 0 and median(shares) > 0.1
     assert set(overlapped(runs["allreduce"])) == {0.0}
     for step in read_events(runs["small-buckets"])["step"]:
-        phases = (
-            "compute_s",
-            "compress_s",
-            "send_s",
-            "wait_s",
-            "receive_s",
-            "decompress_s",
-            "apply_s",
-        )
-        total = sum(step[phase] for phase in phases)
+        total = sum(phase_s(step, phase) for phase in PHASES)
         assert total == pytest.approx(step["end_s"] - step["start_s"], abs=1e-6)
 
 

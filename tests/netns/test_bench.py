@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from contextlib import ExitStack
@@ -13,33 +11,21 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+from command_rig import measured
 
 from testbed.bench.links.lab import busy
-from testbed.process import environment
 from testbed.records.manifest import THRESHOLDS
 
 PAYLOAD = 1448 / 1514
 """Of a full segment with its Ethernet, IPv4 and TCP headers."""
 PYTHON = sys.executable.encode()
-PROGRAM = "from testbed.bench.cli import app; app()"
 
 
 @pytest.mark.nightly
 @pytest.mark.timed
 @pytest.mark.timeout(240)
 def test_static_and_swing_once(state: Path, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [
-            *(sys.executable, "-c", PROGRAM, "link", "--quick", "--json", "--out", str(tmp_path)),
-            *("--suite", "static", "--suite", "swing"),
-        ],
-        capture_output=True,
-        text=True,
-        env=environment(),
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found, _ = measured("link", "--suite", "static", "--suite", "swing", out=tmp_path)
     assert set(found) == {"suites", "machine"}
     assert set(found["suites"]) == {"static", "swing"}
     static = found["suites"]["static"]
@@ -62,8 +48,6 @@ def test_static_and_swing_once(state: Path, tmp_path: Path) -> None:
     assert set(swing) == {(n, name) for n in (10, 100) for name in ("narrows", "tc-htb", "tc-tbf")}
     for changes, most in ((10, 0.01), (100, 0.03)):  # the suite's own limits
         assert swing[changes, "narrows"] == pytest.approx(1, abs=most), swing
-    (written,) = tmp_path.glob("measurements/*/bench.json")
-    assert json.loads(written.read_text()) == found
     # A journal goes when everything in it is gone.
     assert not list(state.glob("*.journal"))
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from command_rig import measured
 
 from testbed.bench.exchange.cases import EXCHANGES, through_server
-from testbed.process import environment
 
-PROGRAM = "from testbed.bench.cli import app; app()"
 FIELDS = {
     "exchange", "nodes", "bytes", "link", "rounds_per_s", "line_rate_fraction", "p99_ms", "cpu_s_per_gb",
 }  # fmt: skip
@@ -29,19 +25,8 @@ def most(name: str) -> float:
 @pytest.mark.timeout(600)
 def test_every_exchange_once(state: Path, tmp_path: Path) -> None:
     names = tuple(EXCHANGES)
-    done = subprocess.run(
-        [
-            *(sys.executable, "-c", PROGRAM, "exchange", "--quick", "--json"),
-            *("--out", str(tmp_path), "--nodes", "3", "--bytes", "400000"),
-            *("--link", "unshaped", "--link", "50 Mbit/s"),
-        ],
-        capture_output=True,
-        text=True,
-        env=environment(),
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    links = ("--link", "unshaped", "--link", "50 Mbit/s")
+    found, _ = measured("exchange", "--nodes", "3", "--bytes", "400000", *links, out=tmp_path)
     assert found["machine"]["cpu"]["count"] >= 1
     rows = {(row["exchange"], row["link"]): row for row in found["results"]}
     assert set(rows) == {(name, link) for name in names for link in ("unshaped", "50 Mbit/s")}
@@ -53,6 +38,4 @@ def test_every_exchange_once(state: Path, tmp_path: Path) -> None:
             assert 0.75 < row["line_rate_fraction"] < most(name), row
         assert (row["line_rate_fraction"] is None) == (link == "unshaped")
         assert name == "iperf3" or row["carried"] > 1.0
-    (written,) = tmp_path.glob("measurements/*/exchange.json")
-    assert json.loads(written.read_text()) == found
     assert not list(state.glob("*.journal"))

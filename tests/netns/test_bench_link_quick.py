@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_rig import measured
 from verdict_rig import some_valid
 
 from testbed.bench.links.certificate import HOST_FAULTS, LINK_FAULTS
 from testbed.bench.links.training import QUICK_STEPS
 from testbed.bench.results import SUITES
-from testbed.process import environment
 
 pytestmark = pytest.mark.timeout(290)
 ELSEWHERE = {"static", "swing"}
@@ -220,22 +218,14 @@ def test_every_suite_is_looked_at() -> None:
     ],
 )
 def test_a_suite_measures(name: str, state: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "testbed", "bench", "link", "--quick", "--json", "--quiet"]
-    done = subprocess.run(
-        [*command, "--suite", name, "--out", str(tmp_path)],
-        capture_output=True, text=True, env=environment(), check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr + done.stdout
-    told = json.loads(done.stdout)
-    (written,) = tmp_path.glob("measurements/*/bench.json")
-    assert json.loads(written.read_text()) == told
+    told, folder = measured("link", "--suite", name, out=tmp_path)
     (found,) = told["suites"].values()
     assert found["failure"] is None
     assert all(map(isfinite, numbers(found)))
     assert all(check["met"] is not None or check["measured"] is None for check in found["checks"])
     LOOKS[name](found)
     if name in JUDGED:
-        some_valid(judged(found, written.parent))
+        some_valid(judged(found, folder))
     assert found["checks"]
     # a journal goes when everything in it is gone
     assert not list(state.glob("*.journal"))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from command_rig import Command
+from command_rig import trained
+
+from testbed.records.run_directory import read_events, read_json
 
 pytestmark = [pytest.mark.judged, pytest.mark.root, pytest.mark.timeout(400)]
 
@@ -25,26 +26,13 @@ congestion: cubic
 """
 
 
-def told(folder: Path, fabric: str) -> dict[str, dict[str, list[dict[str, Any]]]]:
+def told(folder: Path, fabric: str) -> dict[str, dict[str, Any]]:
     """What the runs on ``fabric`` recorded, by algorithm and kind, and their summaries."""
-    folder.mkdir()
-    path = folder / "coded.yaml"
-    path.write_text(SCENARIO)
-    command = Command(folder, "run", str(path), "--fabric", fabric, "--json")
-    if fabric == "sim":
-        code, out, err = command.finish(300.0)
-        assert code == 0, err
-    else:
-        out, _ = command.accept(300.0)
-    runs: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    for run in json.loads(out)["runs"]:
-        summary = json.loads((Path(run["dir"]) / "summary.json").read_text())
-        found = runs.setdefault(run["algorithm"], {"summary": [summary]})
-        for events in sorted(Path(run["dir"]).glob("events/*")):
-            for line in events.read_text().splitlines():
-                event = json.loads(line)
-                found.setdefault(event["kind"], []).append(event)
-    return runs
+    paths = {run["algorithm"]: Path(run["dir"]) for run in trained(folder, SCENARIO, fabric, 300.0)}
+    return {
+        name: {"summary": [read_json(path / "summary.json")], **read_events(path)}
+        for name, path in paths.items()
+    }
 
 
 def test_the_four_schemes_train_as_in_virtual_time(tmp_path: Path, nothing_left: set[str]) -> None:

@@ -225,16 +225,18 @@ def test_a_link_to_read_that_leads_elsewhere_later_is_not_shown(
         job.stdout.close()
 
 
-def test_other_programs_are_started_as_nobody_too() -> None:
-    """Flows of replays and benchmarks."""
+def test_other_programs_are_started_as_nobody_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flows of replays and benchmarks; their temporary files are where they can make some."""
     from testbed.fabric.node_launcher import command_in
 
-    script = "id -u; id -G; touch /etc/narrows-test; grep -c 00000000 /proc/self/status"
+    monkeypatch.setenv("TMPDIR", "/tmp/out-of-sight")
+    script = "id -u; id -G; mktemp; touch /etc/narrows-test; grep -c 00000000 /proc/self/status"
     done = subprocess.run(
         command_in("/proc/self/ns/net", os.getpid(), ["sh", "-c", script]),
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.stdout.split()[:2] == [str(NODE_USER)] * 2
+    user, groups, file = done.stdout.split()[:3]
+    assert user == groups == str(NODE_USER) and file.startswith("/tmp/tmp."), done.stderr
     assert "Read-only file system" in done.stderr
 
 

@@ -60,11 +60,11 @@ class RackedRig:
 def racked(request: pytest.FixtureRequest, tmp_path: Path, state: Path) -> Iterator[RackedRig]:
     """``own``: in a namespace made for the racks, as containers have them."""
     rig = make_rig(tmp_path, workers=3)
-    assert rig.fabric._journal is not None
+    assert rig.fabric.journal is not None
     try:
         yield RackedRig(rig, request.param == "own")
     finally:
-        names = [e["name"] for e in rig.fabric._journal.entries if "name" in e]
+        names = [e["name"] for e in rig.fabric.journal.entries if "name" in e]
         rig.fabric.destroy()
         assert_nothing_left(names)
         assert not list(state.glob("*.journal"))

@@ -34,6 +34,15 @@ MODEL = Layout.of([("conv.weight", (10, 5)), ("conv.bias", (10,)), ("head.weight
 """100 elements in three parameters."""
 
 
+SMALL = Layout.of([("conv.weight", (4, 5)), ("conv.bias", (4,)), ("head.weight", (2, 8))])
+"""40 elements in three parameters."""
+HALVES = {
+    "first": Layout.of([("conv.weight", (4, 5))]),
+    "second": Layout.of([("conv.bias", (4,)), ("head.weight", (2, 8))]),
+}
+"""``SMALL`` in two buckets."""
+
+
 LARGE = Layout.of([("conv.weight", (40, 40)), ("conv.bias", (40,)), ("head.weight", (10, 40))])
 """2040 elements: enough for selectors to sample, to fit, and to learn from step to step."""
 

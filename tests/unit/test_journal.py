@@ -7,9 +7,12 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict
 from ipaddress import IPv4Network
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from command_here import carried_out_in
@@ -18,7 +21,7 @@ from hypothesis import strategies as st
 
 from testbed.errors import InputError, MachineError
 from testbed.fabric.base import new_id
-from testbed.fabric.cleanup import clean_link, clean_process, sweep
+from testbed.fabric.cleanup import JournaledFabric, clean_link, clean_process, register, sweep
 from testbed.fabric.netns import plan_topology
 from testbed.journal import Entry, Journal, abandoned, cleaners, folder, journals, lives, start_time
 from testbed.links.agent.protocol import read
@@ -44,6 +47,34 @@ def test_entries_are_on_disk_at_once() -> None:
     journal.close()
     journal.close()
     assert journals() == []
+
+
+@pytest.mark.parametrize("fails", ["agent", "first", "logs", "none"])
+def test_a_fabric_removes_all_whatever_fails(tmp_path: Path, fails: str) -> None:
+    made = tmp_path / "made"
+    made.mkdir()
+    done: list[tuple[str, bool]] = []
+
+    def part(name: str) -> Callable[[], None]:
+        def act() -> None:
+            done.append((name, made.exists()))
+            if name == fails:
+                raise OSError(name)
+
+        return act
+
+    register()
+    fabric = JournaledFabric()
+    fabric.remove(part("last"))
+    assert done == [("last", True)]
+    fabric.journal = Journal.open("abc")
+    fabric.journal.add("folder", path=str(made))
+    fabric.agent = SimpleNamespace(close=part("agent"))
+    fabric.save_logs = part("logs")  # type: ignore[method-assign]
+    with pytest.raises(OSError, match=fails) if fails != "none" else nullcontext():
+        fabric.remove(part("last"), part("first"))
+    before = [(name, True) for name in ("agent", "first", "logs")]
+    assert done[1:] == [*before, ("last", False)] and journals() == []
 
 
 def test_a_run_cannot_be_there_twice() -> None:

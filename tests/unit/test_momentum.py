@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from random import Random
-from typing import Any
 
 import pytest
 import torch
+from contract_rig import HALVES, through_a_file
+from contract_rig import SMALL as MODEL
 
 from testbed.compress.base import Recipe, RecipeChoice, Sparse
 from testbed.compress.compressor import Compressor
@@ -17,12 +17,6 @@ from testbed.compress.selectors.topk import TopK
 from testbed.errors import GradientError, InputError
 
 torch.set_num_threads(1)
-MODEL = Layout.of([("conv.weight", (4, 5)), ("conv.bias", (4,)), ("head.weight", (2, 8))])
-"""A model of 40 elements in three parameters."""
-HALVES = {
-    "first": Layout.of([("conv.weight", (4, 5))]),
-    "second": Layout.of([("conv.bias", (4,)), ("head.weight", (2, 8))]),
-}
 RECIPE = Recipe(RecipeChoice("topk"), memory=RecipeChoice("dgc"))
 
 
@@ -32,14 +26,6 @@ def gradient(size: int, seed: int) -> torch.Tensor:
 
 def held(memory: MomentumCorrection, vector: str) -> torch.Tensor:
     return memory.state()[f"w/{vector}"]
-
-
-def through_a_file(state: dict[str, Any]) -> dict[str, Any]:
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    read: dict[str, Any] = torch.load(file, weights_only=True)
-    return read
 
 
 def test_two_steps_by_hand() -> None:

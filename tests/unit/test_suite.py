@@ -52,8 +52,13 @@ def test_a_second_try_is_for_a_few_and_named_as_pytest_does(lanes: list[suite.La
     assert suite.second_tries(lanes) == []
 
 
-def only_lane(folder: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> suite.Lane:
-    """The suite of ``folder``, all of whose tests in ``tests/unit`` are in the lane that is returned."""
+def only_lane(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, text: str, *options: str
+) -> suite.Lane:
+    """The suite of ``folder``, whose file of tests in ``tests/unit`` is in the lane that is returned."""
+    test = folder / "tests" / "unit" / "test_some.py"
+    test.parent.mkdir(parents=True)
+    test.write_text(text)
     other = folder / "tests" / "other" / "test_other.py"
     other.parent.mkdir(parents=True)
     other.write_text("def test_other():\n    pass\n")
@@ -82,17 +87,15 @@ def test_what_failed_by_chance_is_carried_out_again(
     fails: int, code: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    test = tmp_path / "tests" / "unit" / "test_some.py"
-    test.parent.mkdir(parents=True)
     tries = tmp_path / "tries"
     tries.write_text("")
-    test.write_text(
+    text = (
         f"import pytest, time\nfrom pathlib import Path\nTRIES = Path({str(tries)!r})\n"
         '@pytest.mark.parametrize("n", ["a/b"])\ndef test_it(n):\n'
         '    TRIES.write_text(TRIES.read_text() + "x"); time.sleep(0.01)\n'
         f"    assert len(TRIES.read_text()) > {fails}\n"
     )
-    only = only_lane(tmp_path, monkeypatch)
+    only = only_lane(tmp_path, monkeypatch, text)
     assert suite.main() == code
     assert len(tries.read_text()) == 2
     printed = capfd.readouterr().out
@@ -108,10 +111,7 @@ def test_what_failed_by_chance_is_carried_out_again(
 def test_a_lane_can_be_had_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    test = tmp_path / "tests" / "unit" / "test_some.py"
-    test.parent.mkdir(parents=True)
-    test.write_text("def test_it():\n    pass\n")
-    only = only_lane(tmp_path, monkeypatch)
+    only = only_lane(tmp_path, monkeypatch, "def test_it():\n    pass\n")
     links = suite.Lane("links", "", ("tests/other",))
     links.junit.parent.mkdir()
     links.junit.write_text(JUNIT)
@@ -244,16 +244,14 @@ def test_a_file_that_could_be_imported_only_later_counts_by_its_tests(
     second: str, code: int, counted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    test = tmp_path / "tests" / "unit" / "test_some.py"
-    test.parent.mkdir(parents=True)
     tries = tmp_path / "tries"
     tries.write_text("")
-    test.write_text(
+    text = (
         f"from pathlib import Path\nTRIES = Path({str(tries)!r})\n"
         'TRIES.write_text(TRIES.read_text() + "x")\nassert len(TRIES.read_text()) > 1\n'
         f"def test_it():\n    {second}\n"
     )
-    only_lane(tmp_path, monkeypatch, "--continue-on-collection-errors")
+    only_lane(tmp_path, monkeypatch, text, "--continue-on-collection-errors")
     assert suite.main() == code
     assert counted in capfd.readouterr().out.splitlines()[-1]
 

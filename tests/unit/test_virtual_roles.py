@@ -15,7 +15,14 @@ from testbed.control.base import controller_seed
 from testbed.control.offline_replay import compare
 from testbed.errors import NodeLost, WireError
 from testbed.node import Kind, Message
-from testbed.records.events import EpochRecord, EvaluationRecord, RoundRecord, StepRecord
+from testbed.records.events import (
+    PHASES,
+    EpochRecord,
+    EvaluationRecord,
+    RoundRecord,
+    StepRecord,
+    phase_s,
+)
 
 torch.set_num_threads(1)
 MICROSECOND = 1e-6
@@ -61,17 +68,8 @@ def test_records_are_complete(played: Played) -> None:
 
 def test_phases_add_up_to_the_step(played: Played) -> None:
     for record in not_empty(played.of("worker-0", "step")):
-        phases = (
-            "compute_s",
-            "compress_s",
-            "send_s",
-            "wait_s",
-            "receive_s",
-            "decompress_s",
-            "apply_s",
-        )
-        assert all(record[phase] >= 0 for phase in phases)
-        total = sum(record[phase] for phase in phases)
+        assert all(phase_s(record, phase) >= 0 for phase in PHASES)
+        total = sum(phase_s(record, phase) for phase in PHASES)
         assert total == pytest.approx(record["end_s"] - record["start_s"], abs=MICROSECOND)
         assert record["delay_s"] == pytest.approx(
             record["send_s"] + record["wait_s"] + record["receive_s"], abs=MICROSECOND

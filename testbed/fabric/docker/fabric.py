@@ -15,7 +15,7 @@ import subprocess
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from testbed.errors import ExperimentError, MachineError
 from testbed.fabric import cleanup
 from testbed.fabric.base import Identity, Networks, RunContext
-from testbed.fabric.cleanup import sweep
+from testbed.fabric.cleanup import JournaledFabric
 from testbed.fabric.docker import engine
 from testbed.fabric.docker.compose_file import (
     SHAPER,
@@ -45,7 +45,7 @@ from testbed.host import images
 from testbed.host.checks import free_subnets, routed
 from testbed.host.packages import answer
 from testbed.host.paths import shipped
-from testbed.journal import KEPT, Journal, start_time
+from testbed.journal import Journal, start_time
 from testbed.process import unescaped
 from testbed.topology import Cable, NodePlacement, NodeSpec, RackSpec
 from testbed.user_files import PinnedFolder
@@ -205,7 +205,7 @@ _ATTEMPTS = 5
 """How often other subnets are tried when another run takes ours between looking and making."""
 
 
-class DockerFabric:
+class DockerFabric(JournaledFabric):
     """Containers made by Compose. Raises MachineError when engine, Compose or images lack."""
 
     agent: AgentClient
@@ -224,7 +224,6 @@ class DockerFabric:
         self.plan: ComposePlan | None = None
         self.racks: dict[str, Cable] = {}
         self._racks: tuple[RackSpec, ...] = ()
-        self.journal: Journal | None = None
 
     def create(self, specs: list[NodeSpec], racks: Sequence[RackSpec] = ()) -> Networks:
         """Write ``compose.yaml``; make networks and containers; have an agent."""
@@ -300,24 +299,9 @@ class DockerFabric:
         """Start a killed node's processes again, in the same container with the same links."""
         self.objects.signal(name, START)
 
-    def keep(self) -> None:
-        """Leave everything standing when this process ends, until ``testbed clean --all``."""
-        if hasattr(self, "agent"):
-            self.agent.leave_standing()
-        if self.journal is not None:
-            self.journal.add(KEPT)
-
     def destroy(self) -> None:
         """Save the logs, then stop and remove whatever of this run is there."""
-        if self.journal is None:
-            self.objects.close()
-            return
-        with ExitStack() as stack:  # each in turn, last first, whatever another raises
-            stack.callback(self.objects.close)
-            stack.callback(sweep, self.journal)
-            stack.callback(self.save_logs)
-            if hasattr(self, "agent"):
-                self.agent.close()
+        self.remove(self.objects.close)
 
     def save_logs(self) -> None:
         """Write the output of every container with a process of ours to ``log/<node>.log``."""

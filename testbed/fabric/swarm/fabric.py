@@ -10,14 +10,14 @@ import os
 import shutil
 import zlib
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import replace
 from typing import NoReturn
 
 from testbed.errors import InputError, MachineError
 from testbed.fabric import cleanup
 from testbed.fabric.base import Launched, Networks, RunContext
-from testbed.fabric.cleanup import sweep
+from testbed.fabric.cleanup import JournaledFabric
 from testbed.fabric.docker.compose_file import Document, load_templates, to_yaml
 from testbed.fabric.swarm import engine
 from testbed.fabric.swarm.agents import AgentListener, HostAgents
@@ -34,7 +34,7 @@ from testbed.fabric.swarm.stack_file import (
 from testbed.host import images
 from testbed.host.checks import free_subnets, routed
 from testbed.host.paths import shipped
-from testbed.journal import KEPT, Journal
+from testbed.journal import Journal
 from testbed.topology import Cable, NodePlacement, NodeSpec, RackSpec
 from testbed.user_files import PinnedFolder
 
@@ -43,7 +43,7 @@ CONNECT_S = 30.0
 LOGS_S = 10.0
 
 
-class SwarmFabric:
+class SwarmFabric(JournaledFabric):
     """Tasks of a swarm. Raises MachineError where this is no manager, or not root."""
 
     agent: HostAgents
@@ -63,7 +63,6 @@ class SwarmFabric:
         self.swarm = SwarmManager(context.id)
         self.racks: dict[str, Cable] = {}
         self.specs: dict[str, NodeSpec] = {}
-        self.journal: Journal | None = None
         self.folder: PinnedFolder | None = None
         self.plan: StackPlan | None = None
         self._switch = ""
@@ -175,26 +174,10 @@ class SwarmFabric:
             there = [name for name in self.specs if name not in gone]
             self.swarm.save_logs(self.folder.folder("log"), there, LOGS_S)
 
-    def keep(self) -> None:
-        """Leave everything standing when this process ends, until ``testbed clean --all``."""
-        if hasattr(self, "agent"):
-            self.agent.leave_standing()
-        if self.journal is not None:
-            self.journal.add(KEPT)
-
     def destroy(self) -> None:
         """Save the logs, then remove whatever of this run is there, on every host."""
-        if self.journal is None:
-            self.swarm.close()
-            return
-        with ExitStack() as stack:  # each in turn, last first, whatever another raises
-            stack.callback(self.swarm.close)
-            stack.callback(sweep, self.journal)
-            stack.callback(self.save_logs)
-            if self._listener is not None:
-                stack.callback(self._listener.close)
-            if hasattr(self, "agent"):
-                self.agent.close()
+        listening = () if self._listener is None else (self._listener.close,)
+        self.remove(self.swarm.close, *listening)
 
     def _document(self) -> Document:
         assert self.plan is not None

@@ -22,7 +22,7 @@ from typing import Self
 
 from testbed.errors import MachineError, NarrowsError
 from testbed.host.uml import docker_engine
-from testbed.process import BIND, SET_BY_US, mount
+from testbed.process import BIND, mount, users_environment
 
 ORDER, OUTCOME = "order.json", "outcome.json"
 OUTPUT, ERRORS = "output", "errors"
@@ -42,8 +42,8 @@ _START_S = 600.0
 
 def environment() -> dict[str, str]:
     """This process's variables, without those of the host alone or that no user has set."""
-    without = _OWN_TO_THE_HOST | SET_BY_US
-    return {name: value for name, value in os.environ.items() if name not in without}
+    own = users_environment().items()
+    return {name: value for name, value in own if name not in _OWN_TO_THE_HOST}
 
 
 def slower() -> dict[str, str]:
