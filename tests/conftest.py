@@ -10,6 +10,7 @@ import functools
 import gc
 import os
 import re
+import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -24,6 +25,10 @@ from long_files import LONG
 
 from testbed.host import docker_engine
 from testbed.host.paths import has_gpu
+
+# Whoever starts the tests may ignore signals (``nohup``, a shell in the background); commands would go on ignoring them.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 NIGHTLY = bool(os.environ.get("NARROWS_NIGHTLY"))
 """Whether what is too long for every day runs as well, and properties are tried on examples nobody has chosen."""
