@@ -84,7 +84,6 @@ def size_of(directory: Path) -> int:
     return int(read_events(directory)["step"][0]["size"])
 
 
-@pytest.mark.judged
 def test_nothing_is_wrong_with_counts_and_replicas(runs: dict[str, Path]) -> None:
     for directory in runs.values():
         (parameters,) = {m["summary"]["parameters"] for m in done(directory).values()}
@@ -102,7 +101,6 @@ def test_nothing_is_wrong_with_counts_and_replicas(runs: dict[str, Path]) -> Non
         ("allgather-topk-0.05", "peers-topk", 0.0),
     ],
 )
-@pytest.mark.judged
 def test_training_is_as_with_everybodys_gradient(
     runs: dict[str, Path], name: str, alike: str, within: float
 ) -> None:
@@ -111,7 +109,6 @@ def test_training_is_as_with_everybodys_gradient(
     assert accuracies[0] == pytest.approx(accuracies[1], abs=0.01)
 
 
-@pytest.mark.judged
 def test_bytes_of_the_ring_are_exact(runs: dict[str, Path]) -> None:
     size = size_of(runs["ring"])
     for name, width in (("ring", 4), ("ring-bf16", 2)):
@@ -121,14 +118,12 @@ def test_bytes_of_the_ring_are_exact(runs: dict[str, Path]) -> None:
         assert summary(runs[name])["measures"]["byte_identity"]["state"] == "valid"
 
 
-@pytest.mark.judged
 def test_time_of_the_ring_is_that_of_its_bytes(runs: dict[str, Path]) -> None:
     for step in read_events(runs["ring"])["step"][3 * WORKERS :]:
         assert step["delay_s"] > 8 * step["bytes_up"] / RATE
 
 
 @pytest.mark.parametrize("name", GLOO)
-@pytest.mark.judged
 def test_bytes_of_gloo_are_on_the_data_interface(runs: dict[str, Path], name: str) -> None:
     for message in done(runs[name]).values():
         seen, told = message["interface"], message["summary"]
@@ -140,7 +135,6 @@ def test_bytes_of_gloo_are_on_the_data_interface(runs: dict[str, Path], name: st
             assert seen["received"] == pytest.approx(HEADERS * told["bytes_down"], rel=0.05)
 
 
-@pytest.mark.judged
 def test_bytes_of_all_reduce_are_those_of_a_ring(runs: dict[str, Path]) -> None:
     size = size_of(runs["allreduce"])
     for name, width in (("allreduce", 4), ("allreduce-bf16", 2), ("small-buckets", 4)):
@@ -149,7 +143,6 @@ def test_bytes_of_all_reduce_are_those_of_a_ring(runs: dict[str, Path]) -> None:
             assert step["bytes_up"] == pytest.approx(expected, abs=100)
 
 
-@pytest.mark.judged
 def test_sockets_of_gloo_are_not_judged(runs: dict[str, Path]) -> None:
     measure = summary(runs["allreduce"])["measures"]["byte_identity"]
     assert measure.startswith("not measured: ") and "gloo keeps no count" in measure
@@ -161,7 +154,6 @@ def overlapped(directory: Path) -> list[float]:
     return [s["overlap_s"] / (s["overlap_s"] + s["delay_s"]) for s in steps]
 
 
-@pytest.mark.judged
 def test_buckets_travel_while_others_are_computed(runs: dict[str, Path]) -> None:
     shares = overlapped(runs["small-buckets"])
     assert min(shares) > 0 and median(shares) > 0.1

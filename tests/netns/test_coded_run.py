@@ -10,7 +10,7 @@ from command_rig import trained
 
 from testbed.records.run_directory import read_events, read_json
 
-pytestmark = [pytest.mark.judged, pytest.mark.root, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.root, pytest.mark.timeout(400)]
 
 STEPS, WORKERS = 4, 5
 ALGORITHMS = ("cssgd-r2", "grouped-r2", "combined-r2", "replicated-r2")

@@ -12,7 +12,7 @@ import pytest
 from command_rig import command_line, descendants
 from verdict_rig import accepted_runs
 
-pytestmark = [pytest.mark.judged, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.timeout(120)]
 SCENARIO = """
 name: printing
 nodes: {worker: {role: worker, count: 2}}
