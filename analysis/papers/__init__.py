@@ -416,7 +416,7 @@ def gpu_setup(results: Results) -> str:
         fabric += " (computation measured, one worker at a time; links modelled)"
     return (
         f"Measured on a GPU: one {device['device']} for all workers, {fabric}, {device['date']}, "
-        f"commit {commit}; the time of a step is the median after the first {record['skip']}. "
+        f"commit {commit}; the time of a step is the median without the first {record['skip']}. "
         "No pace: computation takes what it takes there."
     )
 
