@@ -31,6 +31,7 @@ from analysis.papers import (
     judge,
     keeps,
     no_loss,
+    overview,
     page,
     percent,
     saves,
@@ -82,7 +83,7 @@ def sections(results: Results) -> Sections:
     if "device" in results.measured:
         return {"about": gpu_setup(results), "steps": gpu_steps(results)}
     if "dynamic" not in results.groups:
-        return {each: f"## {each}\n\n{_algorithms(results.runs(each))}" for each in results.groups}
+        return overview(results)
     runs = results.runs("dynamic")
     pictured = {
         "static": _table_1(results),
