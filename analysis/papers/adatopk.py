@@ -64,7 +64,7 @@ HIGH = 0.99
 _FASTER = ("dc2-da2", "dc2-da5")
 _LESS_ACCURATE = {"dc2-da2": "yes", "dc2-da4": "yes", "dc2-da5": "yes, but for VGG-19"}
 _LESS_ACCURATE |= {"none": "ResNet-18"}
-"""Of which models the paper says that AdaTopK is more accurate."""
+"""Algorithms that are less accurate than AdaTopK, and with which models, as the paper has it."""
 _NEAR = 0.1
 _LATE = 2 / 3
 """Share of a run after which its end begins."""
