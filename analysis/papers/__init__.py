@@ -386,6 +386,24 @@ Sections = Mapping[str, str]
 """Text of each marked part of a page, by its mark."""
 
 
+def overview(results: Results) -> Sections:
+    """A table for every group of runs: the page of a size by which no claims are judged."""
+    head = "algorithm|seeds|time (s)|times as fast as the first|accuracy|MB up / down"
+    made = {}
+    for group in results.groups:
+        runs, rows = results.runs(group), []
+        for name in (names := runs.names()):
+            own = runs.of(name)
+            speed = interval(runs.faster(name, names[0])).through(exp)
+            sent = (fmean(each[way] for each in own) / 1e6 for way in ("bytes_up", "bytes_down"))
+            times, accuracies = ([each[of] for each in own] for of in ("time_s", "accuracy"))
+            cells = [f"`{name}`", str(len(own)), written(interval(times), "{:.1f}")]
+            cells += [written(speed, "{:.2f}"), written(interval(accuracies), "{:.2%}")]
+            rows.append([*cells, " / ".join(f"{each:.1f}" for each in sent)])
+        made[group] = f"## {group}\n\n{table(head.split('|'), rows)}"
+    return made
+
+
 def with_figure(text: str, name: str, caption: str) -> str:
     """A section with the figure ``name`` under it, which lies in the page's folder."""
     return f"{text}\n\n![{caption}]({name}.png)\n\n*{caption}.*"
@@ -416,7 +434,7 @@ def gpu_setup(results: Results) -> str:
         fabric += " (computation measured, one worker at a time; links modelled)"
     return (
         f"Measured on a GPU: one {device['device']} for all workers, {fabric}, {device['date']}, "
-        f"commit {commit}; the time of a step is the median after the first {record['skip']}. "
+        f"commit {commit}; the time of a step is the median without the first {record['skip']}. "
         "No pace: computation takes what it takes there."
     )
 

@@ -22,6 +22,7 @@ from analysis.papers import (
     Row,
     Sections,
     judge,
+    overview,
     page,
     saves,
     saving,
@@ -51,6 +52,8 @@ _ALIKE = 0.005
 
 def sections(results: Results) -> Sections:
     """The page's marked parts."""
+    if "dnn-n3-steps" not in results.groups:
+        return overview(results)
     return {
         "claims": page([*judge(list(_claims(results))), *_facts(results)]),
         "dnn": _by_nodes(results, "dnn"),

@@ -15,6 +15,7 @@ from analysis.papers import (
     Sections,
     factor,
     judge,
+    overview,
     page,
     table,
     times_as_fast,
@@ -32,6 +33,8 @@ _LEAST = 512
 
 def sections(results: Results) -> Sections:
     """The page's marked parts."""
+    if "fits" not in results.groups:
+        return overview(results)
     return {
         "claims": page(judge(list(_claims(results)))),
         "selection": _selection(results),

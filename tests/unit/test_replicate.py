@@ -122,12 +122,9 @@ def made_up(part: PagePart, algorithm: str, seed: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "plan", sorted(FOLDER.glob(f"*/{PLAN}")), ids=lambda path: path.parent.name
-)
-def test_a_page_has_its_claims_tables_and_marks(plan: Path, tmp_path: Path) -> None:
+def all_made_up(asked: Replication) -> Results:
+    """Records of all runs of a size, and its measurements."""
     groups: dict[str, list[dict[str, Any]]] = {}
-    asked = Replication(plan.parent, "small", tmp_path)
     for part, task in asked.tasks():
         groups.setdefault(part.group, []).append(made_up(part, task.algorithm, task.seed))
     measured = {
@@ -138,7 +135,15 @@ def test_a_page_has_its_claims_tables_and_marks(plan: Path, tmp_path: Path) -> N
         for part in asked.parts
         if part.measure
     }
-    made = sections(plan.parent, Results(groups, measured))
+    return Results(groups, measured)
+
+
+@pytest.mark.parametrize(
+    "plan", sorted(FOLDER.glob(f"*/{PLAN}")), ids=lambda path: path.parent.name
+)
+def test_a_page_has_its_claims_tables_and_marks(plan: Path, tmp_path: Path) -> None:
+    results = all_made_up(Replication(plan.parent, "small", tmp_path))
+    made = sections(plan.parent, results)
     text = between_marks((plan.parent / PAGE).read_text("utf-8"), made)
     assert all(each.startswith("| ") and each.count("\n| ") > 1 for each in made.values())
     claims = [line.rsplit("|", 2)[1].strip(" *") for line in made["claims"].splitlines()[2:]]
@@ -146,10 +151,26 @@ def test_a_page_has_its_claims_tables_and_marks(plan: Path, tmp_path: Path) -> N
     assert text.count("<!-- end ") == len(made)
     folder = tmp_path / plan.parent.name
     folder.mkdir()
-    drawn = {path.name for path in write_figures(folder, Results(groups, measured))}
+    drawn = {path.name for path in write_figures(folder, results)}
     assert drawn == set(re.findall(r"\]\((fig\d+\.png)\)", "".join(made.values())))
     for name in drawn:
         assert 10_000 < (folder / name).stat().st_size < 150_000, name
+
+
+@pytest.mark.parametrize(
+    "plan", sorted(FOLDER.glob(f"*/{PLAN}")), ids=lambda path: path.parent.name
+)
+def test_a_page_of_the_full_size_has_all_runs(plan: Path, tmp_path: Path) -> None:
+    results = all_made_up(Replication(plan.parent, "full", tmp_path / "runs", data=tmp_path))
+    folder = tmp_path / plan.parent.name
+    folder.mkdir()
+    _, page = write_page(folder, "full", results)
+    text = page.read_text("utf-8")
+    for group, records in results.groups.items():
+        own = text.partition(f"## {group}\n")[2].partition("\n## ")[0] or text
+        assert {f"| `{each['algorithm']}` |" for each in records} <= set(
+            re.findall(r"^\| `[^`]+` \|", own, re.MULTILINE)
+        )
 
 
 def test_settings_of_the_family_differ_are_valid_and_stay_the_same() -> None:
