@@ -152,15 +152,24 @@ def fingerprint(
         for key in _LATER:
             if isinstance(part, dict) and part.get(key, "") is None:
                 del part[key]
+    # the same traces are the same experiment, wherever their files are
+    rates = {
+        file: [trace.times_s, trace.rates_bits, trace.duration_s] for file, trace in traces.items()
+    }
+    named = {file: _digest(content) for file, content in rates.items()}
+    for event in whole["events"]:
+        if event.get("file") in named:
+            event["file"] = named[event["file"]]
     content = {
         "scenario": whole,
-        "traces": {
-            file: [trace.times_s, trace.rates_bits, trace.duration_s]
-            for file, trace in traces.items()
-        },
+        "traces": {named[file]: content for file, content in rates.items()},
         **({} if profile is None else {"profile": profile.model_dump(mode="json")}),
         **({"step_times": dict(step_times)} if step_times else {}),
     }
+    return _digest(content)
+
+
+def _digest(content: object) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

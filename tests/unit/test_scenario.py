@@ -155,6 +155,22 @@ def test_the_hash_sees_what_counts_and_nothing_else() -> None:
     assert fingerprint(model(), {"t": replace(TRACE, duration_s=TRACE.duration_s + 1)}) != known
 
 
+def test_the_hash_does_not_depend_on_where_traces_lie(tmp_path: Path) -> None:
+    trace = ROOT / "scenarios" / "traces" / "dynamic-1g3.csv"
+    text = (ROOT / "scenarios" / "dynamic-1g3.yaml").read_text()
+    hashes = set()
+    for name in ("here.csv", "elsewhere/there.csv"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(trace.read_bytes())
+        for file in (name, str(tmp_path / name)):
+            (tmp_path / "scenario.yaml").write_text(text.replace("traces/dynamic-1g3.csv", file))
+            hashes.add(load(tmp_path / "scenario.yaml").hash)
+    assert len(hashes) == 1
+    (tmp_path / "here.csv").write_text(trace.read_text().replace("1300", "1299"))
+    (tmp_path / "scenario.yaml").write_text(text.replace("traces/dynamic-1g3.csv", "here.csv"))
+    assert load(tmp_path / "scenario.yaml").hash not in hashes
+
+
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
 def test_shipped_scenarios_are_valid(path: Path) -> None:
     loaded = load(path)
