@@ -11,6 +11,7 @@ Differences and ratios are paired by seed (docs/how-to/comparing.md).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import exp, log, sqrt
@@ -384,6 +385,33 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 Sections = Mapping[str, str]
 """Text of each marked part of a page, by its mark."""
+
+
+def every_algorithm(results: Results) -> str:
+    """Every algorithm of every group, means over seeds of sound runs, for a size whose runs are not
+    those of the page's tables. ``faster``: than the first of its group."""
+    head = "runs|algorithm|runs by verdict|time (s)|faster|a step (s)|test accuracy|mean k"
+    rows = []
+    for group, records in results.groups.items():
+        runs = Runs(records)
+        names = runs.names()
+        for name in names:
+            verdicts = Counter(each["verdict"] for each in records if each["algorithm"] == name)
+            times, steps, accuracy, mean_k = (
+                interval([each[measure] for each in runs.of(name) if each[measure] is not None])
+                for measure in ("time_s", "step_s", "accuracy", "mean_k")
+            )
+            faster = interval(runs.faster(name, names[0])).through(exp)
+            cells = (
+                ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items())),
+                written(times, "{:.4g}"),
+                written(faster, "{:.2f}×"),
+                written(steps, "{:.4g}"),
+                written(accuracy, "{:.2%}"),
+                written(mean_k, "{:.4f}"),
+            )
+            rows.append([group, f"`{name}`", *cells])
+    return table(head.split("|"), rows)
 
 
 def with_figure(text: str, name: str, caption: str) -> str:

@@ -31,6 +31,7 @@ from analysis.papers import (
     brief,
     condensed,
     decline,
+    every_algorithm,
 )
 from testbed.bench.results import Say, write_json, write_scenario
 from testbed.control.base import Observation, controllers
@@ -389,6 +390,14 @@ def sections(folder: Path, results: Results) -> Sections:
     return made
 
 
+def _sections_of(folder: Path, size: str, results: Results) -> Sections:
+    """The page's parts; of size full one table, where it has other runs than the page."""
+    own = folder / "small.json"
+    if size != "full" or not own.exists() or read(own).groups.keys() <= results.groups.keys():
+        return sections(folder, results)
+    return {"runs": every_algorithm(results)}
+
+
 _DPI = 110
 """Resolution of a page's figures, which lie in the repository."""
 
@@ -412,7 +421,7 @@ def write_figures(folder: Path, results: Results) -> list[Path]:
 def write_page(folder: Path, size: str, results: Results) -> list[Path]:
     """Write ``<size>.json`` and the page: between marks of the README, with its figures, or as
     ``<size>.md``. Numbers of a GPU also go into the README, if that has numbers of its own."""
-    made = sections(folder, results)
+    made = _sections_of(folder, size, results)
     numbers = folder / f"{size}.json"
     numbers.write_text(to_json(_kept(results, size, folder.name)) + "\n", encoding="utf-8")
     if size == "small":

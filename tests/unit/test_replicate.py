@@ -403,6 +403,22 @@ def test_pages_of_both_sizes_are_written(tmp_path: Path) -> None:
     assert page.read_text("utf-8").startswith("# laplacian-threshold: size full")
 
 
+@pytest.mark.parametrize("folder", PAPERS, ids=lambda path: path.name)
+def test_a_page_is_written_of_the_runs_of_size_full(folder: Path, tmp_path: Path) -> None:
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for part, task in Replication(folder, "full", tmp_path).tasks():
+        groups.setdefault(part.group, []).append(made_up(part, task.algorithm, task.seed))
+    own = tmp_path / folder.name
+    own.mkdir()
+    (own / "small.json").write_text((folder / "small.json").read_text("utf-8"))
+    numbers, page = write_page(own, "full", Results(groups))
+    assert read(numbers).groups.keys() == groups.keys()
+    text = page.read_text("utf-8")
+    for group, runs in groups.items():
+        assert all(f"`{run['algorithm']}`" in text for run in runs)
+        assert (f"| {group} | " in text) == (folder.name != "algc"), "has the page's own runs"
+
+
 def test_full_size_trains_on_files_of_cifars_format(tmp_path: Path) -> None:
     files, random = tmp_path / "cifar-10-batches-bin", np.random.default_rng(1)
     files.mkdir()
