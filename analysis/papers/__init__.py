@@ -393,15 +393,16 @@ def every_algorithm(results: Results) -> str:
     head = "runs|algorithm|runs by verdict|time (s)|faster|a step (s)|test accuracy|mean k"
     rows = []
     for group, records in results.groups.items():
-        runs = Runs(records)
-        names = runs.names()
+        runs, names = Runs(records), list(dict.fromkeys(each["algorithm"] for each in records))
         for name in names:
-            verdicts = Counter(each["verdict"] for each in records if each["algorithm"] == name)
+            all_ = [each for each in records if each["algorithm"] == name]
+            verdicts = Counter(each["verdict"] for each in all_)
             times, steps, accuracy, mean_k = (
-                interval([each[measure] for each in runs.of(name) if each[measure] is not None])
+                interval([each[measure] for each in sound(all_) if each[measure] is not None])
                 for measure in ("time_s", "step_s", "accuracy", "mean_k")
             )
-            faster = interval(runs.faster(name, names[0])).through(exp)
+            both = {name, names[0]} <= set(runs.names())
+            faster = interval(runs.faster(name, names[0]) if both else []).through(exp)
             cells = (
                 ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items())),
                 written(times, "{:.4g}"),

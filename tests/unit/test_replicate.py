@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from command_here import carried_out_in
 
-from analysis.papers import Results, between_marks, condensed, gpu_setup
+from analysis.papers import Results, between_marks, condensed, every_algorithm, gpu_setup
 from testbed.bench.replicate import (
     PAGE,
     PLAN,
@@ -417,6 +417,20 @@ def test_a_page_is_written_of_the_runs_of_size_full(folder: Path, tmp_path: Path
     for group, runs in groups.items():
         assert all(f"`{run['algorithm']}`" in text for run in runs)
         assert (f"| {group} | " in text) == (folder.name != "algc"), "has the page's own runs"
+
+
+def test_an_algorithm_without_a_sound_run_has_dashes() -> None:
+    part = PagePart("a", "a", None, None, (), (), {}, ())
+    base, other = (made_up(part, name, 1) for name in ("none", "topk-0.1"))
+    groups = {"a": [base, other], "b": [{**base, "verdict": "invalid"}, other]}
+    table = every_algorithm(Results(groups)).splitlines()
+    times = f"{base['time_s'] / other['time_s']:.2f}× [–, –]"
+    assert [line.split(" | ")[2:5:2] for line in table[2:]] == [
+        ["1 valid", "1.00× [–, –]"],
+        ["1 valid", times],
+        ["1 invalid", "– [–, –]"],
+        ["1 valid", "– [–, –]"],
+    ]
 
 
 def test_full_size_trains_on_files_of_cifars_format(tmp_path: Path) -> None:
