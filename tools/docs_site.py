@@ -56,7 +56,7 @@ def menu() -> list[dict[str, Any]]:
         ]
         sections.append({title.strip(): [f"docs/{name}" for name in dict.fromkeys(names)]})
     scenarios = [str(page) for page in pages() if page.parts[0] == "scenarios"]
-    sections.append({"Results": sorted(scenarios, key=lambda name: (name.count("/"), name))})
+    sections[-1]["Results"] += sorted(scenarios, key=lambda name: (name.count("/"), name))
     sections += [{title: name} for name, title in TITLES.items() if name != "README.md"]
     return sections
 

@@ -39,7 +39,7 @@ def test_the_menu_has_every_page_once(site: ModuleType) -> None:
     assert sorted(menu) == sorted(map(str, site.pages()))
     assert len(set(menu)) == len(menu)
     sections = [next(iter(entry)) for entry in site.menu()]
-    assert sections[1:5] == ["First steps", "How to", "Reference", "Explanation"]
+    assert sections[1:6] == ["First steps", "How to", "Reference", "Explanation", "Results"]
 
 
 def test_what_pages_link_to_is_copied(site: ModuleType) -> None:
