@@ -7,6 +7,7 @@ Needs `pip install playwright` and `apt-get install chromium`; with $NARROWS_AXE
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -196,9 +197,7 @@ def test_the_pointer_has_the_values_of_all_runs(browser: Any, page_file: Path) -
     dots.scroll_into_view_if_needed()
     box = dots.bounding_box()
     page.mouse.move(box["x"] + box["width"] - 20, box["y"] + 60)
-    page.wait_for_function(
-        "[...document.querySelectorAll('.readout td')].some((cell) => / at .* s$/.test(cell.textContent))"
-    )
+    page.locator(".readout td").filter(has_text=re.compile(r" at .* s$")).first.wait_for()
     for panel in range(PANELS):
         rule = first(page, ".chart.time").nth(panel).locator(".mark-rule.role-mark line")
         page.wait_for_function("(node) => node !== null", arg=rule.first.element_handle())
