@@ -328,7 +328,7 @@ def disturbances(run: Run) -> str:
 
 
 def seeds_note(runs: Sequence[Run]) -> str:
-    """What the results say of the noise between seeds."""
+    """Return what the results say of the noise between seeds."""
     seeds = sorted({run.seed for run in runs})
     if len(seeds) > 1:
         return (
