@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from analysis.comparison import Compared, ComparedOutcome, compared
 from analysis.load import Run, by_algorithm, lowest_seeds
@@ -23,7 +23,7 @@ from testbed.user_files import data_of
 State = Literal["valid", "degraded", "invalid", "not judged"]
 _WORST: tuple[State, ...] = ("not judged", "valid", "degraded", "invalid")
 VERDICTS = {
-    "valid": "Every measure of the emulation is within its limit.",
+    "valid": "Every measure that could be taken of the emulation is within its limit.",
     "degraded": "Some measure is off by up to three times its limit: trends hold, digits do not.",
     "invalid": "Some measure is further off, or the run did not end: do not use its numbers.",
 }
@@ -35,6 +35,7 @@ _FALL = 0.8
 _STEPS = 3
 """The number of steps whose median k is given."""
 _SAME = 1.05
+_MOST_SPANS = 5
 
 
 def outcome(runs: Sequence[Run]) -> Compared:
@@ -85,22 +86,45 @@ def density_sentence(run: Run, end: tuple[str, str]) -> str:
         return "it sent everything" if low == 1 else f"k stayed at {low:.2g}"
     changes = rate_changes(EndSamples(run, *end).samples)
     turns = _falls_and_rises(changes) if len(changes) <= _MOST_CHANGES else []
-    known = []
+    known: list[_Turn] = []
     for time_s, until_s, rate, fell in turns:
         before = [k for t, k in zip(times, densities, strict=True) if t <= time_s][-_STEPS:]
         after = [k for t, k in zip(times, densities, strict=True) if time_s < t <= until_s][
             -_STEPS:
         ]
         if before and after:
-            known.append((float(median(before)), float(median(after)), rate, fell))
+            known.append(_Turn(time_s, float(median(before)), float(median(after)), rate, fell))
     if not known:
         return f"k was between {low:.2g} and {high:.2g}"
-    parts = [
-        f"{'k went' if not index else ''} from {before:.2g} to {after:.2g} when the link "
-        f"{'fell' if fell else 'rose'} to {Rate(round(rate))}".strip()
-        for index, (before, after, rate, fell) in enumerate(known[:2])
+    return _turns_sentence(known[:2])
+
+
+class _Turn(NamedTuple):
+    """A large change of the link's rate (bit/s), and k before and after it."""
+
+    time_s: float
+    before: float
+    after: float
+    rate: float
+    fell: bool
+
+
+def _turns_sentence(turns: Sequence[_Turn]) -> str:
+    events = [
+        f"the link {'fell' if turn.fell else 'rose'} to {Rate(round(turn.rate))} "
+        f"at {turn.time_s:.1f} s"
+        for turn in turns
     ]
-    return ", and ".join(parts)
+    steps = [turn.after - turn.before for turn in turns]
+    if len({turn.fell for turn in turns}) > 1 and min(steps) * max(steps) > 0:
+        return (
+            f"k went from {turns[0].before:.2g} to {turns[-1].after:.2g}, one way throughout, "
+            f"while {' and '.join(events)}"
+        )
+    return "k went " + ", and ".join(
+        f"from {turn.before:.2g} to {turn.after:.2g} when {event}"
+        for turn, event in zip(turns, events, strict=True)
+    )
 
 
 def _falls_and_rises(
@@ -221,6 +245,8 @@ def _lamp(link: Mapping[str, Any], certificate: Mapping[str, Any]) -> Lamp:
     states = [_state(deviation, limit, factor) for _, deviation, limit in checks]
     wrong = tuple(str(fault) for fault in _wrong(link))
     worst = max(states, key=_WORST.index, default=_WORST[0])
+    if worst == "valid" and states[0] == "not judged":
+        worst = "not judged"  # a rate that no queue tested was not found to be as asked
     return Lamp(end, "invalid" if wrong else worst, (*wrong, *(said for said, _, _ in checks)))
 
 
@@ -288,6 +314,31 @@ def _state(deviation: float | None, limit: float, factor: float) -> State:
     if deviation <= limit * (1 + 1e-9):
         return "valid"
     return "degraded" if deviation <= factor * limit * (1 + 1e-9) else "invalid"
+
+
+def disturbances(run: Run) -> str:
+    """When the machine was not to be relied upon before the end; empty where it always was."""
+    stop_s = float(run.summary["time_s"])
+    spans = [span for span in run.disturbed() if span[0] <= stop_s]
+    if not spans:
+        return ""
+    listed = ", ".join(f"{start:.1f} to {stop:.1f} s" for start, stop in spans[:_MOST_SPANS])
+    more = f" and {len(spans) - _MOST_SPANS} times more" if len(spans) > _MOST_SPANS else ""
+    return f"The machine was not to be relied upon at {listed}{more}."
+
+
+def seeds_note(runs: Sequence[Run]) -> str:
+    """Return what the results say of the noise between seeds."""
+    seeds = sorted({run.seed for run in runs})
+    if len(seeds) > 1:
+        return (
+            f"Means over seeds {', '.join(map(str, seeds))}; ± is the half width of their 95 % "
+            "interval."
+        )
+    return (
+        f"One seed ({seeds[0]}): no intervals. How much results differ between seeds is not known; "
+        "small differences may be chance. Several seeds tell: testbed compare."
+    )
 
 
 def reasons(run: Run) -> list[str]:

@@ -10,6 +10,7 @@ import base64
 import hashlib
 import json
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
@@ -147,6 +148,7 @@ def _section(number: int, runs: Sequence[Run], figures: Iterable[Path]) -> dict[
         "job": runs[0].is_job,
         "headings": sheet.HEADINGS,
         "explained": sheet.EXPLAINED,
+        "verdicts": Counter(run.verdict for run in runs),
         "runs": [
             _run(run, name, sheet.cells_of(row))
             for run, name, row in zip(runs, names, sheet.rows(runs), strict=True)
@@ -174,6 +176,7 @@ def _section(number: int, runs: Sequence[Run], figures: Iterable[Path]) -> dict[
         **shared,
         "headline": page_words.headline(result),
         "sentences": page_words.algorithm_sentences(runs, result),
+        "seeds_note": page_words.seeds_note(runs),
         "result_headings": RESULT_HEADINGS,
         "results": _results(result, runs),
         "data": page_data.section_data(runs, _result_rows(result)),
@@ -194,7 +197,7 @@ def _run(run: Run, name: str, cells: Sequence[str]) -> dict[str, Any]:
         "reasons": page_words.reasons(run),
         "known": run.known.reason if run.is_job else "",
         "path": str(run.path),
-        "unreliable": len(run.disturbed()),
+        "disturbances": page_words.disturbances(run),
         "manifest": json.dumps(json.loads(to_json(run.manifest)), indent=2, ensure_ascii=False),
     }
 

@@ -53,7 +53,11 @@ HEADINGS = (
     "Passes",
     "Verdict",
 )
-EXPLAINED = ""
+EXPLAINED = (
+    "Up, Down: bytes of messages that all workers sent and received over the whole run. "
+    "Mean k: the share of the gradient that was to be sent; Sent: the share that was. "
+    "Passes: how often a selector went over all elements, a step."
+)
 """A remark on the headings."""
 _COLOURS = {"valid": "green", "degraded": "yellow", "invalid": "red"}
 

@@ -25,6 +25,26 @@ TITLES = {
     "CHANGELOG.md": "Changes",
 }
 """Of the pages at the top, which no index lists."""
+STYLE = """<style>
+.md-typeset :is(p, li, td) a:not(.headerlink) { text-decoration: underline; }
+.md-tabs__link { opacity: 1; }
+[data-md-color-scheme="slate"] {
+  --md-typeset-a-color: #8ab4ff; --md-code-hl-number-color: #f09a8e;
+  --md-code-hl-constant-color: #b3a7f0;
+}
+.highlight :is(.c, .c1, .cm, .nv) { color: var(--md-code-fg-color); }
+.md-footer-meta .md-copyright { color: #bbb; }
+</style>
+<script>
+new MutationObserver(() => {
+  document.querySelectorAll('.md-code__nav').forEach((nav, index) => {
+    const label = `Code ${index + 1}`;
+    if (nav.ariaLabel !== label) nav.ariaLabel = label;
+  });
+}).observe(document, { childList: true, subtree: true });
+</script>
+</head>"""
+"""What the theme lacks for who does not see colours well, or hears the page: in every head."""
 
 
 def pages() -> list[Path]:
@@ -76,3 +96,12 @@ def on_config(config: Any) -> Any:
     config["docs_dir"] = str(SOURCE)
     config["nav"] = menu()
     return config
+
+
+def on_post_page(output: str, **_: Any) -> str:
+    """Make a page accessible where the theme leaves that open: links that do not differ by colour
+    alone, no heading of a column without words, tables that the keyboard can scroll."""
+    text = re.sub(r"<th([^>]*)>\s*</th>", r"<td\1></td>", output)
+    text = text.replace('role="dialog">', 'role="dialog" aria-label="Search">', 1)
+    text = re.sub(r'aria-labelledby="__nav_([\d_]+)_label"', r'aria-label="Section \1"', text)
+    return text.replace("<table>", '<table tabindex="0">').replace("</head>", STYLE, 1)

@@ -82,6 +82,18 @@
     const [low, high] = [Math.min(...known), Math.max(...known)], margin = (high - low || Math.abs(high) || 1) * 0.12;
     return [low - margin, high + margin];
   };
+  /** Each result with a side for its label, above or below: neighbours' apart, and off the front's line. */
+  const apart = (rows) => {
+    const sides = new Map(), last = Math.max(...rows.filter((r) => r.front).map((r) => r.t));
+    const span = (key) => { const [low, high] = around(rows.map((r) => r[key])); return high - low; };
+    const [wide, tall] = [span('t'), span('v')];
+    for (const row of [...rows].sort((one, other) => one.t - other.t)) {
+      const free = (dy) => ![...sides].some(([r, own]) => own === dy && Math.abs(r.t - row.t) < wide * 0.3 && Math.abs(r.v - row.v) < tall * 0.1);
+      const first = row.front && row.t < last ? 15 : -13;
+      sides.set(row, free(first) ? first : 2 - first);
+    }
+    return rows.map((row) => ({ ...row, dy: sides.get(row) }));
+  };
   const upTo = (values) => ({ domain: [0, Math.max(0, ...values) * 1.04 || 1], nice: false });
   const yScale = (rows, full) => {
     const values = rows.map((r) => r.v).filter((v) => v !== null);
@@ -263,23 +275,25 @@
           },
         ].filter(Boolean),
       });
-      const panel = { view, rows, chart, nearest: (time) => this.nearest(rows, asked, time, y) };
+      const panel = { view, rows, chart, nearest: (time) => this.nearest(rows, asked, time, y, dots || mark === 'point') };
       this.panels.push(panel);
       this.listen(panel);
     }
 
-    /** Value of every run that is shown at the point nearest to ``time``. */
-    nearest(rows, asked, time, unit) {
-      const best = new Map();
+    /** Value of every run that is shown at the point nearest to ``time``; with its own time where points are ``sparse``. */
+    nearest(rows, asked, time, unit, sparse) {
+      const before = asked.filter((row) => row.t <= time).at(-1);
+      const until = before && asked.find((row) => row.t > time && row.v !== before.v);
+      const best = new Map(); // of the time in which as much was asked for, as other rates are not to be held against it
       for (const row of rows) {
-        if (!this.chosen(row) || row.v === null) continue;
+        if (!this.chosen(row) || row.v === null || (before && row.t < before.t) || (until && row.t >= until.t)) continue;
         const name = this.seed === null && row.s !== undefined ? `${row.a} s${row.s}` : row.a;
         const far = Math.abs(row.t - time);
-        if (!best.has(name) || far < best.get(name)[0]) best.set(name, [far, row.v]);
+        if (!best.has(name) || far < best.get(name)[0]) best.set(name, [far, row.v, row.t]);
       }
       const near = (this.range[1] - this.range[0]) / 25;
-      const found = [...best].filter(([, [far]]) => far <= near).map(([name, [, value]]) => [name, `${digits(value)} ${unit === 'k' || unit === 'accuracy' ? '' : unit}`]);
-      const before = asked.filter((row) => row.t <= time).at(-1);
+      const found = [...best].filter(([, [far]]) => far <= near).map(([name, [, value, t]]) => (
+        [name, `${digits(value)}${unit === 'k' || unit === 'accuracy' ? '' : ` ${unit}`}${sparse ? ` at ${digits(t)} s` : ''}`]));
       return before ? [['asked', `${digits(before.v)} ${unit}`], ...found] : found;
     }
 
@@ -355,7 +369,7 @@
           },
         });
       }
-      const results = this.data.results.map((row) => ({ ...row, a: row.algorithm, t: row.time_mean, v: row.accuracy_mean }));
+      const results = apart(this.data.results.map((row) => ({ ...row, a: row.algorithm, t: row.time_mean, v: row.accuracy_mean })));
       if (results.length) {
         const x = (field) => ({ field, type: 'quantitative', title: 'Model time (s)', scale: { domain: around(results.flatMap((r) => [r.t, r.time_low, r.time_high])), nice: false, zero: false }, axis: { tickCount: 6 } });
         const y = (field) => ({ field, type: 'quantitative', title: 'Final test accuracy', scale: { domain: around(results.flatMap((r) => [r.v, r.accuracy_low, r.accuracy_high])), nice: false, zero: false } });
@@ -369,7 +383,8 @@
               results.some((r) => r.accuracy_low !== null) && { transform: [{ filter: 'isValid(datum.accuracy_low)' }], mark: { type: 'rule', aria: false }, encoding: { x: x('t'), y: y('accuracy_low'), y2: { field: 'accuracy_high' }, color } },
               results.some((r) => r.time_low !== null) && { transform: [{ filter: 'isValid(datum.time_low)' }], mark: { type: 'rule', aria: false }, encoding: { x: x('time_low'), x2: { field: 'time_high' }, y: y('v'), color } },
               { mark: { type: 'point', filled: true, size: 110, aria: false }, encoding: { x: x('t'), y: y('v'), color, tooltip } },
-              { mark: { type: 'text', align: 'center', dy: -13, fontSize: 12, limit: 140, aria: false }, encoding: { x: x('t'), y: y('v'), text: { field: 'a' } } },
+              ...[-13, 15].map((dy) => (
+                { transform: [{ filter: `datum.dy === ${dy}` }], mark: { type: 'text', align: 'center', baseline: 'middle', dy, fontSize: 12, limit: 140, aria: false }, encoding: { x: x('t'), y: y('v'), text: { field: 'a' } } })),
             ].filter(Boolean),
           },
         });
@@ -410,14 +425,18 @@
 
     activities(kinds, field) {
       const range = kinds.map((kind, i) => (kind === 'wait' || kind === 'stall' ? variable('--line') : colour(ACTIVITIES[kind] ?? i)));
-      return { field, type: 'nominal', scale: { domain: kinds, range }, legend: { columns: innerWidth < 700 ? 3 : 8 } };
+      return { field, type: 'nominal', scale: { domain: kinds, range }, legend: { columns: innerWidth < 700 ? 2 : 8 } };
     }
 
     bars(title, rows, unit) {
       const kinds = [...new Set(rows.map((r) => r.kind))];
       const sums = this.data.algorithms.map((name) => rows.filter((r) => r.a === name).reduce((sum, r) => sum + r.v, 0));
+      const longest = this.data.algorithms.flatMap((name) => {
+        const own = rows.filter((r) => r.a === name).sort((a, b) => b.v - a.v)[0];
+        return own ? [`${own.kind} of ${name} (${digits(own.v)} s)`] : [];
+      });
       return {
-        title, rows, wide: true,
+        title: `${title}. Longest: ${longest.join(', ')}`, rows, wide: true,
         spec: {
           width: 'container', height: 30 * new Set(rows.map((r) => r.a)).size, autosize: FIT, data: { name: 'rows', values: rows }, mark: { type: 'bar', aria: false, height: { band: 0.72 } },
           encoding: {

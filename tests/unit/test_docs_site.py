@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -51,6 +53,27 @@ def test_what_pages_link_to_is_copied(site: ModuleType) -> None:
     for page in site.pages():
         assert {str(file) for file in site.linked(page)} <= copied
         assert (site.SOURCE / page).read_bytes() == (ROOT / page).read_bytes()
+
+
+def test_code_in_a_list_is_code_on_the_site_too(site: ModuleType) -> None:
+    """Python-Markdown takes fewer than eight spaces there for words of the item."""
+    for page in site.pages():
+        lines, within = (ROOT / page).read_text(encoding="utf-8").splitlines(), False
+        for before, line in itertools.pairwise(lines):
+            if line and not line.startswith(" "):
+                within = re.match(r"(\d+\.|[-*]) ", line) is not None
+            assert before or not within or not re.match(r" {5,7}\S", line), f"{page}: {line}"
+
+
+def test_pages_are_made_accessible(site: ModuleType) -> None:
+    theme = (
+        '<head></head><div role="dialog"><nav aria-labelledby="__nav_3_label"><nav '
+        'aria-labelledby="__nav_4_1_label"><table><th></th><th style="x">name</th></table>'
+    )
+    assert site.on_post_page(theme, page=None, config=None) == (
+        f'<head>{site.STYLE}<div role="dialog" aria-label="Search"><nav aria-label="Section 3">'
+        '<nav aria-label="Section 4_1"><table tabindex="0"><td></td><th style="x">name</th></table>'
+    )
 
 
 @pytest.mark.optional

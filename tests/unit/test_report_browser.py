@@ -7,6 +7,7 @@ Needs `pip install playwright` and `apt-get install chromium`; with $NARROWS_AXE
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -132,6 +133,33 @@ def test_algorithms_can_be_left_out(browser: Any, page_file: Path) -> None:
     page.context.close()
 
 
+def test_legends_and_labels_are_whole(browser: Any, page_file: Path) -> None:
+    """Nothing that a chart writes is cut off on a telephone, and no name of a result lies on another."""
+    page = opened(browser, page_file, 390)
+    cut = page.evaluate(
+        """[...document.querySelectorAll('.chart svg')].flatMap((svg) => {
+          const edge = svg.getBoundingClientRect();
+          return [...svg.querySelectorAll('text')]
+            .filter((text) => text.getBoundingClientRect().right > edge.right + 1)
+            .map((text) => text.textContent);
+        })"""
+    )
+    assert cut == []
+    front = (
+        first(page, "figure").filter(has_text="Pareto front").locator(".role-mark.mark-text text")
+    )
+    boxes = [text.bounding_box() for text in front.all()]
+    assert len(boxes) == 3
+    for index, one in enumerate(boxes):
+        for other in boxes[:index]:
+            assert (
+                one["x"] + one["width"] <= other["x"]
+                or other["x"] + other["width"] <= one["x"]
+                or abs(one["y"] - other["y"]) >= one["height"] * 0.8
+            )
+    page.context.close()
+
+
 def test_zooming_one_panel_zooms_all(browser: Any, page_file: Path) -> None:
     page = opened(browser, page_file)
     said = first(page, ".range")
@@ -165,6 +193,11 @@ def test_the_pointer_has_the_values_of_all_runs(browser: Any, page_file: Path) -
     page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + 60)
     page.wait_for_selector(".readout:not([hidden])")
     assert page.locator(".readout th").all_inner_texts() == ["none", "topk-0.15", "adaptive"]
+    dots = first(page, ".chart.time").nth(3)
+    dots.scroll_into_view_if_needed()
+    box = dots.bounding_box()
+    page.mouse.move(box["x"] + box["width"] - 20, box["y"] + 60)
+    page.locator(".readout td").filter(has_text=re.compile(r" at .* s$")).first.wait_for()
     for panel in range(PANELS):
         rule = first(page, ".chart.time").nth(panel).locator(".mark-rule.role-mark line")
         page.wait_for_function("(node) => node !== null", arg=rule.first.element_handle())

@@ -227,8 +227,13 @@ def test_sentences_say_how_k_followed_the_link(groups: list[list[Run]]) -> None:
     end = "server", "down"
     run = groups[0][0]
     assert page_words.density_sentence(with_rates(run, rates, fall), end) == (
-        "k went from 0.2 to 0.03 when the link fell to 20 Mbit/s, "
-        "and from 0.03 to 0.1 when the link rose to 100 Mbit/s"
+        "k went from 0.2 to 0.03 when the link fell to 20 Mbit/s at 4.0 s, "
+        "and from 0.03 to 0.1 when the link rose to 100 Mbit/s at 8.0 s"
+    )
+    waning = [0.3] * 4 + [0.2] * 4 + [0.1] * 4
+    assert page_words.density_sentence(with_rates(run, rates, waning), end) == (
+        "k went from 0.3 to 0.1, one way throughout, while the link fell to 20 Mbit/s at 4.0 s "
+        "and the link rose to 100 Mbit/s at 8.0 s"
     )
     assert (
         page_words.density_sentence(with_rates(run, rates, [0.15] * 12), end) == "k stayed at 0.15"
@@ -316,10 +321,13 @@ def test_lamp_of_a_link(
     assert words in " ".join(lamp.sentences)
 
 
-def test_a_link_that_was_idle_is_not_judged(groups: list[list[Run]], tmp_path: Path) -> None:
+@pytest.mark.parametrize("excess", [None, 0.0])
+def test_a_link_that_was_idle_is_not_judged(
+    groups: list[list[Run]], tmp_path: Path, excess: float | None
+) -> None:
     idle = link(
         busy={"share": 0.01, "ratio": None},
-        queue={"excess_share": None},
+        queue={"excess_share": excess},
         changes={"lateness_ms": None},
     )
     certificate = {"links": [idle], "thresholds": LIMITS, "seconds": 40.0}
@@ -328,7 +336,33 @@ def test_a_link_that_was_idle_is_not_judged(groups: list[list[Run]], tmp_path: P
     own = Run(tmp_path, run.manifest, run.summary, run.events, run.links)
     assert page_words.trust(own).lamps[0].state == "not judged"
     page = Page(render([[own]]))
-    assert any("not judged" in words for words in page.words)
+    assert any("1 nothing off; rate untested" in words for words in page.words)
+
+
+def test_when_the_machine_was_in_doubt_is_said(groups: list[list[Run]]) -> None:
+    run = groups[0][0]
+    doubts = [
+        {"kind": "disturbed", "from_s": start, "to_s": start + 0.25, "ends": []}
+        for start in range(1, 8)
+    ]
+    doubts.append({"kind": "disturbed", "from_s": 99.0, "to_s": 99.5, "ends": []})
+    summary = {**run.summary, "time_s": 10.0}
+    own = Run(run.path, run.manifest, summary, run.events, [*run.links, *doubts])
+    assert page_words.disturbances(own) == (
+        "The machine was not to be relied upon at 1.0 to 1.2 s, 2.0 to 2.2 s, 3.0 to 3.2 s, "
+        "4.0 to 4.2 s, 5.0 to 5.2 s and 2 times more."
+    )
+    assert page_words.disturbances(run) == ""
+
+
+def test_one_seed_says_nothing_of_noise(groups: list[list[Run]]) -> None:
+    one, two = groups[0][:1], groups[0]
+    assert page_words.seeds_note(one).startswith("One seed (1): no intervals.")
+    assert page_words.seeds_note(two).startswith("Means over seeds 1, 2;") == (
+        len({run.seed for run in two}) > 1
+    )
+    page = Page(render([one]))
+    assert any("One seed (1): no intervals." in words for words in page.words)
 
 
 def test_comparisons_stand_beside_each_other(paths: list[Path], tmp_path: Path) -> None:
