@@ -18,7 +18,7 @@ from analysis.statistics import MARGIN
 from testbed.cli import options
 from testbed.cli.options import rerun
 from testbed.cli.run import prepare_for
-from testbed.errors import InputError
+from testbed.errors import InputError, printable
 from testbed.records.run_directory import readable
 
 if TYPE_CHECKING:
@@ -55,10 +55,14 @@ def _report(runs: list[Path], out: Path | None, as_json: bool) -> None:
         options.print_json(json.loads(to_json({"runs": table, "files": files})))
         return
     from rich.console import Console
+    from rich.text import Text
 
     console = Console(width=options.table_width())
     for group, table in zip(groups, rows, strict=True):
-        console.print(sheet_of(group).rich_table(table))
+        shown, about = sheet_of(group).rich_table(table), group[0].manifest
+        if len(groups) > 1:
+            shown.title = Text(printable(f"{about['scenario']} on {about['fabric']}"))
+        console.print(shown)
     print(f"report: {files[-1].resolve().as_uri()}", file=sys.stderr)
 
 

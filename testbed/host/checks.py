@@ -51,6 +51,8 @@ class HostCheck:
     probe: Callable[[], Finding]
     mend: Callable[[], object] | None = None
     required: bool = True
+    fabrics: str = ""
+    """Those that need it, where others run without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,8 @@ class Result:
     def to_json(self) -> dict[str, object]:
         """``{"name", "ok", "detail", "fix"}``."""
         detail = self.finding.detail if self.check.required else f"{self.finding.detail} (optional)"
+        if self.failed and self.check.fabrics:
+            detail += f" (only {self.check.fabrics} need it)"
         fix = "" if self.finding.ok else self.finding.fix
         return {"name": self.check.name, "ok": self.finding.ok, "detail": detail, "fix": fix}
 
@@ -338,15 +342,17 @@ def gpu() -> Finding:
     return Finding(present, detail, "Use `device: cpu`")
 
 
+_CONTAINERS = "`--fabric docker` and `swarm`"
+
 CHECKS = (
     HostCheck("python", python_version),
     HostCheck("environment", environment, paths.ensure),
     HostCheck("extras", extras, paths.ensure, required=IN_CHECKOUT),
     HostCheck("privileges", privileges),
     HostCheck("search path", search_path, required=False),
-    HostCheck("docker engine", docker_engine, engine_module.ensure),
-    HostCheck("docker compose", compose, engine_module.ensure),
-    HostCheck("images", images_current, images.ensure),
+    HostCheck("docker engine", docker_engine, engine_module.ensure, fabrics=_CONTAINERS),
+    HostCheck("docker compose", compose, engine_module.ensure, fabrics=_CONTAINERS),
+    HostCheck("images", images_current, images.ensure, fabrics=_CONTAINERS),
     HostCheck("disk", disk),
     HostCheck("memory", memory),
     HostCheck("processors", processors, required=False),

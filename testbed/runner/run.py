@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from testbed.errors import ExperimentError, InputError, Interrupted, NarrowsError
 from testbed.fabric.sim.network import Costs
-from testbed.records.run_directory import comparison_directory, to_json
+from testbed.fidelity.summary import finished
+from testbed.records.run_directory import SUMMARY, comparison_directory, to_json
 from testbed.runner.comparison import BEGUN, Comparison, Order, Recorded
 from testbed.runner.experiment import Experiment, prepare
 from testbed.runner.progress import Progress
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from testbed.runner.real_links import Observed
 
 MakeTrial = Callable[[TrialPlan], LinkTrial]
+MOST_REASONS = 4
+"""Of a verdict, that are said when its run is over; all are in its summary."""
 
 
 def run(
@@ -144,7 +147,7 @@ def _in_turn(
         plan = TrialPlan.create(experiment, algorithm, seed, out, progress)
         begin = partial(comparison.begin, plan.directory.path, algorithm, seed)
         make(plan.for_seed()).carry_out(begin, comparison.conclude)
-        progress.say(_news(comparison.entry(index), comparison))
+        _tell(progress, comparison.entry(index), comparison)
 
 
 def _observing(fabric: str) -> Callable[[Path, Progress], Observed]:
@@ -188,6 +191,21 @@ def _trials(
     )
 
 
+def _tell(progress: Progress, entry: dict[str, Any], comparison: Comparison) -> None:
+    progress.say(_news(entry, comparison))
+    for line in reasons_against(entry):
+        progress.say(f"  {line}")
+
+
+def reasons_against(entry: dict[str, Any]) -> Iterator[str]:
+    """Yield why a run that has ended is not valid, the first reasons alone where there are many."""
+    if entry["verdict"] != "valid":
+        reasons = (finished(Path(entry["dir"])) or {}).get("reasons", [])
+        yield from reasons[:MOST_REASONS]
+        if more := len(reasons[MOST_REASONS:]):
+            yield f"and {more} more: {entry['dir']}/{SUMMARY}"
+
+
 def _news(entry: dict[str, Any], comparison: Comparison) -> str:
     accuracy = "-" if entry["accuracy"] is None else f"{entry['accuracy']:.3f}"
     about = f"{entry['verdict']}, {entry['time_s']:.1f} s, accuracy {accuracy}"
@@ -205,7 +223,7 @@ def _all_at_once(
     progress.say(f"{len(tasks)} runs, {parallel} at a time")
     for done in side_by_side(tasks, out, parallel):
         comparison.conclude(done.entry, done.took_s)
-        progress.say(_news(done.entry, comparison))
+        _tell(progress, done.entry, comparison)
 
 
 @contextmanager

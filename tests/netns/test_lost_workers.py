@@ -47,6 +47,7 @@ def ended(command: Command, *lost: Collection[str]) -> list[dict[str, Any]]:
     for run, names in zip(runs, lost, strict=True):
         accepted(run, run["verdict"] == "invalid", names)
         assert run["ended"] and run["lost"] == list(names), err
+        assert run["verdict"] == "valid" or run["reasons"][0] in err
     assert code == any(run["verdict"] == "invalid" for run in runs), err
     return runs
 

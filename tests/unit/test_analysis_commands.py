@@ -30,3 +30,13 @@ def test_the_report_verb_draws_a_run_of_one_step_without_links_or_accuracy(
     assert printed["runs"][0]["accuracy"] is None
     assert printed["files"][-1].endswith("report.html")
     assert len(printed["files"]) == 3 * len(FIGURES) + 2
+
+
+def test_tables_of_several_scenarios_and_fabrics_say_whose_they_are(tmp_path: Path, capsys) -> None:
+    one = make_run(tmp_path, Recipe("none", 1.0, steps=2))
+    other = make_run(tmp_path, Recipe("none", 1.0, 1, 2, scenario="other", hash="f" * 16))
+    report([one, other], tmp_path / "r")
+    fabric = json.loads((other / "manifest.json").read_text())["fabric"]
+    assert f"other on {fabric}" in capsys.readouterr().out
+    report([other], tmp_path / "alone")
+    assert " on " not in capsys.readouterr().out

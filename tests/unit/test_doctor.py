@@ -17,6 +17,7 @@ from testbed.host.paths import ROOT
 
 GOOD = HostCheck("good", lambda: Finding(True, "fine", "not needed"))
 BAD = HostCheck("bad", lambda: Finding(False, "broken", "mend it"))
+PART = HostCheck("part", lambda: Finding(False, "away", "fetch it"), fabrics="swarms")
 NICE = HostCheck("nice", lambda: Finding(False, "absent", "get it"), required=False)
 
 
@@ -38,12 +39,18 @@ def _run(
 def test_json_has_every_check(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, out = _run(monkeypatch, capsys, GOOD, BAD, NICE, as_json=True)
+    code, out = _run(monkeypatch, capsys, GOOD, BAD, PART, NICE, as_json=True)
     assert code == 3
     assert json.loads(out) == {
         "checks": [
             {"name": "good", "ok": True, "detail": "fine", "fix": ""},
             {"name": "bad", "ok": False, "detail": "broken", "fix": "mend it"},
+            {
+                "name": "part",
+                "ok": False,
+                "detail": "away (only swarms need it)",
+                "fix": "fetch it",
+            },
             {"name": "nice", "ok": False, "detail": "absent (optional)", "fix": "get it"},
         ]
     }

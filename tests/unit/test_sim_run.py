@@ -15,7 +15,7 @@ from testbed.fabric.base import RunContext, fabrics
 from testbed.records.run_directory import read_events, read_json, read_jsonl
 from testbed.runner.comparison import Comparison, recorded
 from testbed.runner.experiment import prepare
-from testbed.runner.run import run
+from testbed.runner.run import MOST_REASONS, reasons_against, run
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +128,17 @@ def test_what_has_no_effect_is_said(tmp_path: Path) -> None:
     (entry,) = carried_out(tmp_path, text, algorithms=["none"]).runs
     reasons = read_json(Path(entry["dir"]) / "summary.json")["reasons"]
     assert "TCP is modelled as cubic, not as bbr" in reasons
+
+
+@pytest.mark.parametrize("more", [0, 2])
+def test_why_a_run_is_not_valid_is_said_when_it_ends(tmp_path: Path, more: int) -> None:
+    reasons = [f"reason {number}" for number in range(MOST_REASONS + more)]
+    summary = {"ended": True, "reasons": reasons}
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    entry = {"dir": str(tmp_path), "verdict": "degraded"}
+    named, rest = reasons[:MOST_REASONS], [f"and {more} more: {tmp_path}/summary.json"]
+    assert list(reasons_against(entry)) == [*named, *(rest if more else [])]
+    assert list(reasons_against({**entry, "verdict": "valid"})) == []
 
 
 @pytest.fixture(scope="module")
