@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 MakeTrial = Callable[[TrialPlan], LinkTrial]
 MOST_REASONS = 4
-"""Of a verdict, that are said when its run is over; all are in its summary."""
+"""Most reasons of a verdict that are printed when its run is over; its summary has all."""
 
 
 def run(
