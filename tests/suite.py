@@ -151,8 +151,8 @@ def main() -> int:
     with favoured() as before, yielding() as behind:
         unit = Beside(UNIT, given.options, behind) if UNIT in lanes else None
         codes += [shown(lane, given.options, before) for lane in lanes if lane is JUDGED]
-        docker = Beside(DOCKER, given.options, after=unit) if DOCKER in lanes else None
-        swarm = Beside(SWARM, given.options, after=docker or unit) if SWARM in lanes else None
+        docker = Beside(DOCKER, given.options) if DOCKER in lanes else None
+        swarm = Beside(SWARM, given.options, after=docker) if SWARM in lanes else None
         codes += [shown(lane, given.options) for lane in lanes if lane is LINKS]
         codes += [beside.code() for beside in (docker, swarm, unit) if beside is not None]
     codes = [0 if code == 5 else code for code in codes]  # 5: no test has these marks

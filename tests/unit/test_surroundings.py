@@ -49,14 +49,14 @@ command.main()
 """A command that signals itself five times at some point."""
 
 
-@pytest.mark.parametrize("name", ["INT", "TERM", "HUP"])
 @pytest.mark.parametrize(
-    "when",
+    ("when", "name"),
     [
-        "sys.addaudithook(lambda *of: on_import(*of, 'typer'))",
-        "sys.addaudithook(lambda *of: on_import(*of, 'numpy'))",
-        "act(lambda **_: type('Wrapped', (), {'x': Wrapping()}))",
-        "act(destroyed)",
+        ("sys.addaudithook(lambda *of: on_import(*of, 'typer'))", "INT"),
+        ("sys.addaudithook(lambda *of: on_import(*of, 'numpy'))", "HUP"),
+        ("act(lambda **_: type('Wrapped', (), {'x': Wrapping()}))", "TERM"),
+        ("act(destroyed)", "INT"),
+        ("act(destroyed)", "HUP"),
     ],
 )
 def test_five_signals_end_a_command_once(when: str, name: str) -> None:
