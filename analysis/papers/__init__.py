@@ -441,8 +441,8 @@ def gpu_setup(results: Results) -> str:
 
 def gpu_speedup(results: Results, group: str, name: str, base: str = "none") -> str:
     """How many times as fast as ``base`` an algorithm's steps are; a dash: a run is invalid."""
-    found = {each["algorithm"]: each for each in sound(list(results.groups.get(group, ())))}
-    pair = [found[each] for each in (base, name) if each in found]
+    runs = {each["algorithm"]: each for each in sound(list(results.groups.get(group, ())))}
+    pair = [runs[each] for each in (base, name) if each in runs]
     if len(pair) < 2 or None in (each["step_s"] for each in pair):
         return "–"
     worse = sorted({each["verdict"] for each in pair} - {"valid"})

@@ -151,8 +151,8 @@ def _memory_bytes() -> int | None:
 def gpus(driver: Path = Path("/proc/driver/nvidia")) -> dict[str, Any] | None:
     """``{"models", "driver"}`` of the NVIDIA devices, as their driver names them; None without."""
     texts = [_text(path) for path in sorted(driver.glob("gpus/*/information"))]
-    found = [re.search(r"^Model:(.+)$", text, re.MULTILINE) for text in texts]
-    models = [model[1].strip() for model in found if model]
+    lines = [re.search(r"^Model:(.+)$", text, re.MULTILINE) for text in texts]
+    models = [line[1].strip() for line in lines if line]
     version = re.search(r"\s(\d+\.\d[\d.]*)\s", _text(driver / "version"))
     return {"models": models, "driver": version and version[1]} if models else None
 

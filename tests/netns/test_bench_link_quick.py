@@ -218,8 +218,8 @@ def test_every_suite_is_looked_at() -> None:
     ],
 )
 def test_a_suite_measures(name: str, state: Path, tmp_path: Path) -> None:
-    told, folder = measured("link", "--suite", name, out=tmp_path)
-    (found,) = told["suites"].values()
+    document, folder = measured("link", "--suite", name, out=tmp_path)
+    (found,) = document["suites"].values()
     assert found["failure"] is None
     assert all(map(isfinite, numbers(found)))
     assert all(check["met"] is not None or check["measured"] is None for check in found["checks"])
