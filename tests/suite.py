@@ -1,9 +1,9 @@
 """The whole suite in lanes: ``python tests/suite.py [--nightly | --coverage | --times] [--lane NAME]… [-- PYTEST OPTIONS]``.
 
 First what measures time, alone. Then what judges runs, beside unit tests: other tests of links hold locks of the kernel that the
-agent waits for. Where there are control groups (``processors.py``), it goes before those for processors. Then all other tests of
-links, in workers each alone on a machine of its own as far as it can see (``alone.sh``), beside those of containers and then of a
-swarm, whose engines are the tests' own (``swarm/lab.py``).
+agent waits for. Where there are control groups (``processors.py``), it goes before those for processors. Tests in containers that judge
+runs follow. Then all other tests of links, in workers each alone on a machine of its own as far as it can see (``alone.sh``), beside
+those of containers and then of a swarm, whose engines are the tests' own (``swarm/lab.py``).
 
 ``build/`` keeps each lane's output, with the time of every test, which the terminal does not show, and its JUnit file. At most three tests that failed are carried out
 once more, alone: what passes then is named and counted as passed, but not in ``--nightly``. The last line has pytest's form and
@@ -35,8 +35,8 @@ from verdict_rig import BESIDE
 ROOT = Path(__file__).parents[1]
 BUILD = ROOT / "build"
 ALONE = ROOT / "tests" / "alone.sh"
-PARALLEL = 2
-"""Workers of each parallel lane."""
+PARALLEL = 3
+"""Workers of each parallel lane, whose tests wait as much as they compute."""
 ORDER = ("failed", "error", "passed", "skipped")
 """Of outcomes in pytest's closing line."""
 FAULTS_SEED = "NARROWS_FAULTS_SEED"
@@ -96,14 +96,16 @@ FOLDERS = sorted(
 )
 """Those of tests that need more than Python."""
 TIMED = Lane("timed", "timed", tuple(FOLDERS), alone=True)
-DOCKER = Lane("docker", "not timed", ("tests/docker",))
+IN_CONTAINERS = Lane("containers", "judged and not timed", ("tests/docker",))
+DOCKER = Lane("docker", "not judged and not timed", ("tests/docker",))
 SWARM = Lane("swarm", "not timed", ("tests/swarm",))
 ON_LINKS = [name for name in FOLDERS if name not in ("tests/docker", "tests/swarm")]
 JUDGED = Lane("judged", "judged and not timed", (*workers(1), *ON_LINKS))
-LINKS = Lane("links", "not judged and not timed", (*workers(PARALLEL + 1), *ON_LINKS))
-"""They wait more than they compute."""
-UNIT = Lane("unit", "", (*workers(PARALLEL), "tests/unit"))
-LANES = [TIMED, JUDGED, UNIT, LINKS, DOCKER, SWARM]
+LINKS = Lane("links", "not judged and not timed", (*workers(PARALLEL), *ON_LINKS))
+GIVEN_WAY_S = 900
+"""Most seconds of a test that lets all others go first: it may stand still for minutes."""
+UNIT = Lane("unit", "", (*workers(PARALLEL), "-o", f"timeout={GIVEN_WAY_S}", "tests/unit"))
+LANES = [TIMED, JUDGED, IN_CONTAINERS, UNIT, LINKS, DOCKER, SWARM]
 SECOND = Lane("second", "", alone=True)
 """Of those that failed in one of the lanes."""
 
@@ -151,6 +153,7 @@ def main() -> int:
     with favoured() as before, yielding() as behind:
         unit = Beside(UNIT, given.options, behind) if UNIT in lanes else None
         codes += [shown(lane, given.options, before) for lane in lanes if lane is JUDGED]
+        codes += [shown(lane, given.options) for lane in lanes if lane is IN_CONTAINERS]
         docker = Beside(DOCKER, given.options) if DOCKER in lanes else None
         swarm = Beside(SWARM, given.options, after=docker) if SWARM in lanes else None
         codes += [shown(lane, given.options) for lane in lanes if lane is LINKS]

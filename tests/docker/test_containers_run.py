@@ -23,7 +23,7 @@ from verdict_rig import accepted_runs
 from testbed.fabric.netns import run_tag
 from testbed.links.network.namespaces import NAMED
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.judged, pytest.mark.docker, pytest.mark.timeout(400)]
 STEPS = 40
 EVENTS = (
     "{kind: pause, nodes: [worker-1], at: 1 s, for: 1 s}, "

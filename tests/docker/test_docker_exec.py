@@ -21,7 +21,12 @@ from verdict_rig import accepted_run
 from testbed.host import images
 from testbed.records.run_directory import read_events
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(400), pytest.mark.usefixtures("image")]
+pytestmark = [
+    pytest.mark.judged,
+    pytest.mark.docker,
+    pytest.mark.timeout(400),
+    pytest.mark.usefixtures("image"),
+]
 SCENARIO = """
 name: in-containers
 nodes: {{worker: {{role: worker, count: 2{own}}}}}

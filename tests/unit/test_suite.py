@@ -68,7 +68,7 @@ def only_lane(
     monkeypatch.setattr(suite, "BUILD", folder / "build")
     only = suite.Lane("only", "", (*options, "tests/unit"))
     none = suite.Lane("none", "nothing_has_this", ("tests/other",))
-    for name in ("TIMED", "JUDGED", "LINKS", "DOCKER", "SWARM"):
+    for name in ("TIMED", "JUDGED", "IN_CONTAINERS", "LINKS", "DOCKER", "SWARM"):
         monkeypatch.setattr(suite, name, none)
     monkeypatch.setattr(suite, "UNIT", only)
     monkeypatch.setattr(suite, "LANES", [only])
