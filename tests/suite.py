@@ -1,8 +1,8 @@
 """The whole suite in lanes: ``python tests/suite.py [--nightly | --coverage | --times] [--lane NAME]… [-- PYTEST OPTIONS]``.
 
-First what measures time, alone. Then what judges runs, beside unit tests: other tests of links hold locks of the kernel that the
-agent waits for. Where there are control groups (``processors.py``), it goes before those for processors. Tests in containers that judge
-runs follow. Then all other tests of links, in workers each alone on a machine of its own as far as it can see (``alone.sh``), beside
+First what measures time and judges runs, alone: a verdict counts every process that waits for a processor. Then, beside unit tests that
+let all others go first (``processors.py``), what measures time without a verdict, and what judges runs without measuring: other tests
+of links hold locks of the kernel that the agent waits for. Tests in containers that judge runs follow. Then all other tests of links, in workers each alone on a machine of its own as far as it can see (``alone.sh``), beside
 those of containers and then of a swarm, whose engines are the tests' own (``swarm/lab.py``).
 
 ``build/`` keeps each lane's output, with the time of every test, which the terminal does not show, and its JUnit file. At most three tests that failed are carried out
@@ -55,7 +55,7 @@ class Lane:
     marks: str
     options: tuple[str, ...] = ()
     alone: bool = False
-    """Whether nothing else may take the processors from it."""
+    """Whether nothing else may take the processors from it, but what gives way."""
 
     @property
     def junit(self) -> Path:
@@ -95,7 +95,8 @@ FOLDERS = sorted(
     {f"tests/{path.parent.name}" for path in (ROOT / "tests").glob("*/test_*.py")} - {"tests/unit"}
 )
 """Those of tests that need more than Python."""
-TIMED = Lane("timed", "timed", tuple(FOLDERS), alone=True)
+TIMED = Lane("timed", "timed and judged", tuple(FOLDERS), alone=True)
+EXACT = Lane("exact", "timed and not judged", tuple(FOLDERS), alone=True)
 IN_CONTAINERS = Lane("containers", "judged and not timed", ("tests/docker",))
 DOCKER = Lane("docker", "not judged and not timed", ("tests/docker",))
 SWARM = Lane("swarm", "not timed", ("tests/swarm",))
@@ -105,7 +106,7 @@ LINKS = Lane("links", "not judged and not timed", (*workers(PARALLEL), *ON_LINKS
 GIVEN_WAY_S = 900
 """Most seconds of a test that lets all others go first: it may stand still for minutes."""
 UNIT = Lane("unit", "", (*workers(PARALLEL), "-o", f"timeout={GIVEN_WAY_S}", "tests/unit"))
-LANES = [TIMED, JUDGED, IN_CONTAINERS, UNIT, LINKS, DOCKER, SWARM]
+LANES = [TIMED, EXACT, JUDGED, IN_CONTAINERS, UNIT, LINKS, DOCKER, SWARM]
 SECOND = Lane("second", "", alone=True)
 """Of those that failed in one of the lanes."""
 
@@ -151,7 +152,11 @@ def main() -> int:
     begun = time.monotonic()
     codes = [shown(lane, given.options) for lane in lanes if lane is TIMED]
     with favoured() as before, yielding() as behind:
+        if not behind:  # unit tests would not give way
+            codes += [shown(lane, given.options) for lane in lanes if lane is EXACT]
         unit = Beside(UNIT, given.options, behind) if UNIT in lanes else None
+        if behind:
+            codes += [shown(lane, given.options, before) for lane in lanes if lane is EXACT]
         codes += [shown(lane, given.options, before) for lane in lanes if lane is JUDGED]
         codes += [shown(lane, given.options) for lane in lanes if lane is IN_CONTAINERS]
         docker = Beside(DOCKER, given.options) if DOCKER in lanes else None

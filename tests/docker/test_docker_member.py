@@ -115,6 +115,7 @@ def intermediates() -> set[str]:
 
 
 @pytest.mark.timed
+@pytest.mark.judged
 def test_the_shaper_shapes_and_leaves_nothing(member: Member) -> None:
     before = intermediates()
     process = member.replay("--seconds", "3", "--json")

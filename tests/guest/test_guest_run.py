@@ -41,6 +41,7 @@ def _run(tmp_path: Path, *flags: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.docker
 @pytest.mark.root
 @pytest.mark.timed
+@pytest.mark.judged
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_containers_over_impaired_links(tmp_path: Path) -> None:

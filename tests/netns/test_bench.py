@@ -23,6 +23,7 @@ PYTHON = sys.executable.encode()
 
 @pytest.mark.nightly
 @pytest.mark.timed
+@pytest.mark.judged
 @pytest.mark.timeout(240)
 def test_static_and_swing_once(state: Path, tmp_path: Path) -> None:
     found, _ = measured("link", "--suite", "static", "--suite", "swing", out=tmp_path)

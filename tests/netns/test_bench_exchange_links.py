@@ -22,6 +22,7 @@ def most(name: str) -> float:
 
 @pytest.mark.nightly
 @pytest.mark.timed
+@pytest.mark.judged
 @pytest.mark.timeout(600)
 def test_every_exchange_once(state: Path, tmp_path: Path) -> None:
     names = tuple(EXCHANGES)

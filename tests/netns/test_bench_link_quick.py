@@ -211,7 +211,7 @@ def test_every_suite_is_looked_at() -> None:
             marks=[
                 *([] if name in SHORT else [pytest.mark.nightly]),
                 *([pytest.mark.optional] if name == "agreement" else []),
-                *([pytest.mark.timed] if name == "replay" else []),
+                *([pytest.mark.timed, pytest.mark.judged] if name == "replay" else []),
             ],
         )
         for name in LOOKS

@@ -88,6 +88,7 @@ def certify(
     return run
 
 
+@pytest.mark.judged
 def test_a_replay_leaves_its_certificate(certify) -> None:
     found, directory = certify(None)
     assert accepted_run(directory, int(found["verdict"] == "invalid")) == found["verdict"]

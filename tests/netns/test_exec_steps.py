@@ -13,7 +13,7 @@ from testbed.records.job_steps import job_steps, marked_steps
 from testbed.records.link_log import LinkTraffic
 from testbed.records.run_directory import LINKS, read_events, read_json, read_jsonl
 
-pytestmark = [pytest.mark.timed, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.timed, pytest.mark.judged, pytest.mark.timeout(240)]
 STEPS = 20
 SCENARIO = """
 name: some-steps

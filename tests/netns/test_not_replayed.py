@@ -13,7 +13,7 @@ from verdict_rig import accepted_run
 
 from testbed.process import environment
 
-pytestmark = [pytest.mark.root, pytest.mark.timed]
+pytestmark = [pytest.mark.root, pytest.mark.timed, pytest.mark.judged]
 
 SCENARIO = """
 name: crossed

@@ -149,6 +149,7 @@ def clock_put_right() -> Iterator[Callable[[float], None]]:
 
 @pytest.mark.nightly
 @pytest.mark.timed
+@pytest.mark.judged
 @pytest.mark.optional
 @pytest.mark.timeout(150)
 def test_a_clock_that_is_set_in_mid_run(host: PrivateHost, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from testbed.cgroups import KIND
 from testbed.journal import journals
 from testbed.records.run_directory import read_events, read_json
 
-pytestmark = [pytest.mark.nightly, pytest.mark.timed, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timed, pytest.mark.judged, pytest.mark.timeout(1200)]
 
 WORKERS, STEPS = [f"worker-{rank}" for rank in range(199)], 50
 SCENARIO = f"""

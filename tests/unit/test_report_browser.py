@@ -1,20 +1,13 @@
-"""The report's page in a browser: Debian's Chromium, driven by Playwright, without a network.
-
-Needs `pip install playwright` and `apt-get install chromium`; with $NARROWS_AXE, the path of axe-core's
-`axe.min.js`, also what that finds of accessibility.
-"""
+"""The report's page in a browser, without a network."""
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+from browser_rig import MARKS, SCHEMES, WIDTHS, browser, violations, watched
 from synthetic_job import Job, make_job
 from synthetic_run import Recipe, make_run
 
@@ -22,27 +15,9 @@ from analysis.load import load_groups
 from analysis.report import render
 from testbed.fidelity.verdict import Verdict
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = [
-    pytest.mark.optional,
-    pytest.mark.skipif(
-        find_spec("playwright") is None,
-        reason="the package playwright is not installed: make setup does without",
-    ),
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium"),
-]
-WIDTHS, SCHEMES = (390, 1280, 1920), ("light", "dark")
+__all__ = ["browser"]
+pytestmark = MARKS
 PANELS = 4
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as driver:
-        opened = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield opened
-        opened.close()
 
 
 @pytest.fixture(scope="module")
@@ -66,19 +41,9 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def opened(browser: Any, path: Path, width: int = 1280, scheme: str = "light", **more: Any) -> Any:
+def opened(browser: Any, path: Path, width: int = 1280, scheme: str = "light") -> Any:
     """The page, drawn; what the console and the network had is in ``page.complaints``."""
-    context = browser.new_context(
-        viewport={"width": width, "height": 900}, color_scheme=scheme, **more
-    )
-    page = context.new_page()
-    page.complaints = []
-    page.on("console", lambda message: page.complaints.append(message.text))
-    page.on("pageerror", lambda error: page.complaints.append(str(error)))
-    page.on(
-        "request",
-        lambda request: request.url.startswith("file:") or page.complaints.append(request.url),
-    )
+    page = watched(browser, "file:", width, scheme)
     page.goto(path.as_uri())
     page.wait_for_selector("html[data-drawn=yes]")
     return page
@@ -98,16 +63,8 @@ def test_it_is_drawn_without_a_complaint(
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert first(page, ".chart.time svg").count() == PANELS
     assert page.locator(".chart").count() == page.locator(".chart svg").count()
-    axe = os.environ.get("NARROWS_AXE")
-    if axe:
-        page.context.new_cdp_session(page).send(
-            "Runtime.evaluate", {"expression": Path(axe).read_text()}
-        )
-        page.evaluate("for (const node of document.querySelectorAll('details')) node.open = true")
-        found = page.evaluate(
-            "axe.run().then((r) => r.violations.map((v) => [v.id, v.nodes[0].html]))"
-        )
-        assert found == []
+    page.evaluate("for (const node of document.querySelectorAll('details')) node.open = true")
+    assert violations(page) == []
     page.context.close()
 
 

@@ -68,7 +68,7 @@ def only_lane(
     monkeypatch.setattr(suite, "BUILD", folder / "build")
     only = suite.Lane("only", "", (*options, "tests/unit"))
     none = suite.Lane("none", "nothing_has_this", ("tests/other",))
-    for name in ("TIMED", "JUDGED", "IN_CONTAINERS", "LINKS", "DOCKER", "SWARM"):
+    for name in ("TIMED", "EXACT", "JUDGED", "IN_CONTAINERS", "LINKS", "DOCKER", "SWARM"):
         monkeypatch.setattr(suite, name, none)
     monkeypatch.setattr(suite, "UNIT", only)
     monkeypatch.setattr(suite, "LANES", [only])
@@ -262,5 +262,5 @@ def test_a_file_that_cannot_be_imported_is_tried_again_by_its_name() -> None:
 
 
 def test_only_what_measures_time_is_alone() -> None:
-    assert [lane.name for lane in suite.LANES if lane.alone] == ["timed"]
+    assert [lane.name for lane in suite.LANES if lane.alone] == ["timed", "exact"]
     assert all((BESIDE in lane.environment) is not lane.alone for lane in suite.LANES)
