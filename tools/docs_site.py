@@ -28,11 +28,15 @@ TITLES = {
 STYLE = """<style>
 .md-typeset :is(p, li, td) a:not(.headerlink) { text-decoration: underline; }
 .md-tabs__link { opacity: 1; }
-[data-md-color-scheme="slate"] {
+[data-md-color-scheme="slate"][data-md-color-primary] {
   --md-typeset-a-color: #8ab4ff; --md-code-hl-number-color: #f09a8e;
   --md-code-hl-constant-color: #b3a7f0;
 }
-.highlight :is(.c, .c1, .cm, .nv) { color: var(--md-code-fg-color); }
+[data-md-color-scheme] {
+  --md-code-hl-comment-color: var(--md-code-fg-color); --md-code-hl-generic-color: var(--md-code-fg-color);
+  --md-code-hl-operator-color: var(--md-code-fg-color); --md-code-hl-variable-color: var(--md-code-fg-color);
+  --md-code-hl-punctuation-color: var(--md-code-fg-color);
+}
 .md-footer-meta .md-copyright { color: #bbb; }
 </style>
 <script>
