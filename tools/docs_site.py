@@ -33,9 +33,11 @@ STYLE = """<style>
   --md-code-hl-constant-color: #b3a7f0;
 }
 [data-md-color-scheme] {
-  --md-code-hl-comment-color: var(--md-code-fg-color); --md-code-hl-generic-color: var(--md-code-fg-color);
-  --md-code-hl-operator-color: var(--md-code-fg-color); --md-code-hl-variable-color: var(--md-code-fg-color);
+  --md-code-hl-comment-color: var(--md-code-fg-color);
+  --md-code-hl-generic-color: var(--md-code-fg-color);
+  --md-code-hl-operator-color: var(--md-code-fg-color);
   --md-code-hl-punctuation-color: var(--md-code-fg-color);
+  --md-code-hl-variable-color: var(--md-code-fg-color);
 }
 .md-footer-meta .md-copyright { color: #bbb; }
 </style>
