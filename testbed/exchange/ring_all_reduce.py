@@ -62,6 +62,7 @@ class RingExchange(AllGatherExchange):
         self._before = peers.workers[self._rank - 1]
         self._coding = codings.get(options.values)(Layout.whole("segment", 1))
         self._read = codings.get(options.values).read
+        self._random = Random(0)  # floats are rounded to the nearest, and take nothing from it
         self._scratch = BufferPool()
 
     def submit(self, step: int, bucket: int, payload: Buffer) -> Ticket:
@@ -113,7 +114,7 @@ class RingExchange(AllGatherExchange):
     def _make_mean(self, segment: Floats) -> None:
         """Make a sum the mean, as it will be read everywhere."""
         segment /= self._workers
-        segment[:] = self._coding.write(segment, self._section(segment.size), Random(0))
+        segment[:] = self._coding.write(segment, self._section(segment.size), self._random)
 
     def _send_segment(self, step: int, hop: int, segment: Floats) -> int:
         """Send a segment to the next worker, if there is another; returns frame bytes. Raises
@@ -121,7 +122,7 @@ class RingExchange(AllGatherExchange):
         if self._workers == 1:
             return 0
         section = self._section(segment.size)
-        self._coding.write(segment, section, Random(0))
+        self._coding.write(segment, section, self._random)
         return self._send([self._next], Kind.GRADIENT, step, hop, section.data)
 
     def _receive_segment(self, step: int, hop: int, count: int) -> tuple[Message, Floats]:

@@ -134,11 +134,12 @@ class FrameReader:
         self._first_s = self._clock(time.monotonic_ns())
         stage = memoryview(self._stage)
         header = FrameHeader.unpack(stage[:HEADER_BYTES], self.most_bytes)
-        if header.run != self._run:
-            raise WireError(f"frame of run {header.run:x} in run {self._run:x}")
+        _, _, run, step, bucket, length, _ = header
+        if run != self._run:
+            raise WireError(f"frame of run {run:x} in run {self._run:x}")
         self._header = header
-        self._body = memoryview(self._buffer(header))[: header.length]
-        end = min(self._staged, HEADER_BYTES + header.length)
+        self._body = memoryview(self._buffer(step, bucket, length))[:length]
+        end = min(self._staged, HEADER_BYTES + length)
         self._filled = end - HEADER_BYTES
         self._body[: self._filled] = stage[HEADER_BYTES:end]
         if left := self._staged - end:
@@ -146,18 +147,12 @@ class FrameReader:
         self._staged = left
 
     def _complete(self) -> Message:
-        header, self._header = self._header, None
-        assert header is not None
-        self._expected = header.length
-        arrived_ns = stamp(self._ancillary)
-        return header.message(
-            self._body,
-            self._clock,
-            self._first_s,
-            arrived_ns,
-            time.monotonic_ns(),
-            self._ahead_ns,
-        )
+        assert self._header is not None
+        kind, sender, _, step, bucket, self._expected, sent_ns = self._header
+        self._header, clock = None, self._clock
+        sent_s, arrived_s = clock(sent_ns + self._ahead_ns), clock(stamp(self._ancillary))
+        times = sent_s, self._first_s, arrived_s, clock(time.monotonic_ns())
+        return Message(kind, step, bucket, sender, self._body, *times)
 
     def _receive(self, into: memoryview, flags: int) -> int:
         count, self._ancillary, _, _ = self._socket.recvmsg_into([into], STAMP_SPACE, flags)
@@ -167,13 +162,13 @@ class FrameReader:
             raise WireError("the stream ended inside a frame")
         return count
 
-    def _buffer(self, header: FrameHeader) -> bytearray:
+    def _buffer(self, step: int, bucket: int, length: int) -> bytearray:
         """The buffer that the message two steps before used, if it is long enough and may be used
         again."""
         if not self.reuses:
-            return bytearray(header.length)
-        slot = (header.bucket, header.step % 2)
+            return bytearray(length)
+        slot = (bucket, step % 2)
         buffer = self._buffers.get(slot)
-        if buffer is None or len(buffer) < header.length:
-            buffer = self._buffers[slot] = bytearray(header.length)
+        if buffer is None or len(buffer) < length:
+            buffer = self._buffers[slot] = bytearray(length)
         return buffer

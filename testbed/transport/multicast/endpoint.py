@@ -260,8 +260,9 @@ class Multicaster:
         assert part.header is not None
         self._counters.frame_bytes_received += len(part.stream)
         body, clock = memoryview(part.stream)[HEADER_BYTES:], self._clock
-        first_s = clock(part.first_ns)
-        self._deliver(part.header.message(body, clock, first_s, part.arrived_ns, now_ns))
+        kind, sender, _, step, bucket, _, sent_ns = part.header
+        times = clock(sent_ns), clock(part.first_ns), clock(part.arrived_ns), clock(now_ns)
+        self._deliver(Message(kind, step, bucket, sender, body, *times))
 
     def _look(self, now_s: float) -> None:
         """Now and then, for senders that have gone in the middle of a message."""
