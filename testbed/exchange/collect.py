@@ -93,8 +93,11 @@ class MessageCollector:
         senders = list(senders)
         needed = len(senders) if count is None else count
         slots = {bucket: self._slots.setdefault((kind, step, bucket), {}) for bucket in buckets}
-        counts = {peer: sum(peer not in slot for slot in slots.values()) for peer in senders}
-        missing = {peer: number for peer, number in counts.items() if number}
+        missing: dict[int, int] = {}
+        for peer in senders:
+            for slot in slots.values():
+                if peer not in slot:
+                    missing[peer] = missing.get(peer, 0) + 1
         if self._ahead is None:
             waiting = [peer for peer in self._members if peer not in missing]
         awaited = MissingMessages(kind, step, slots, missing, dict.fromkeys(waiting))

@@ -1,6 +1,8 @@
 """The frame header: what is written is read back; anything else is refused before memory is taken."""
 
+import socket
 import struct
+import time
 
 import pytest
 from fuzz_rig import fuzzed
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from testbed.errors import WireError
 from testbed.node import Kind, Message
 from testbed.transport.frame import HEADER_BYTES, MAX_BODY, FrameHeader, framed
+from testbed.transport.frame_reader import FrameReader
 
 headers = st.builds(
     FrameHeader,
@@ -98,11 +101,15 @@ def test_a_short_header_is_refused() -> None:
 def test_the_moment_of_sending_is_told_by_the_clock_of_the_session() -> None:
     """The sender's host is 1000 s ahead of it, the receiver's 77 s: t0 was at 5 s."""
     message = Message(Kind.GRADIENT, 1, 0, 1, b"body")
-    sent, body = framed(message, run=3, sent_ns=1_006_000_000_000 - 1_000_000_000_000)
-    header = FrameHeader.unpack(sent)
 
     def clock(ns: int) -> float:
         return ns / 1e9 - 77 - 5
 
-    arrived = header.message(body, clock, 1.0, 83_500_000_000, 83_500_000_000, 77_000_000_000)
-    assert (arrived.sent_s, arrived.arrived_s) == (1.0, 1.5)
+    sender, receiver = socket.socketpair()
+    with sender, receiver:
+        sender.sendmsg(framed(message, run=3, sent_ns=1_006_000_000_000 - 1_000_000_000_000))
+        reader = FrameReader(receiver, 3, clock, 100, ahead_ns=77_000_000_000)
+        while (arrived := reader.read()) is None:
+            pass
+    assert (arrived.sent_s, bytes(arrived.body)) == (1.0, b"body")
+    assert arrived.arrived_s == pytest.approx(time.monotonic() - 82, abs=60)
