@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 from wheel_rig import Installed, build, short_run
 
 
-@pytest.mark.judged
 def test_run_in_namespaces_from_a_wheel(tmp_path: Path) -> None:
     installed = Installed(tmp_path / "installed", build(tmp_path), "sim")
     records = short_run(installed, "netns")
