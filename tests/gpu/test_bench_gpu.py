@@ -31,6 +31,7 @@ def test_quick_measures_everything_and_judges_no_time(tmp_path: Path) -> None:
     methods = {row["method"]: row for row in suites["selection"]["rows"]}
     assert {*selectors} - {"dense"} <= {*methods}, suites["selection"]["absent"]
     assert methods["laplace"]["off"] <= 0.05 and methods["radix"]["off"] == 0.0
+    assert all(row["reads_queued"] > 0 for row in methods.values())
     assert suites["selection"]["checks"] == []
     assert [row["algorithm"] for row in suites["step"]["rows"]] == [*ALGORITHMS], suites["step"][
         "absent"
@@ -41,6 +42,7 @@ def test_long_vectors_are_judged(tmp_path: Path) -> None:
     bench = DeviceBench("cuda", [10_000_000], [0.01])
     suite = bench.run(tmp_path, lambda _: None, 1, ["selection"]).suites["selection"]
     reads, off = suite.checks
+    assert reads.name.endswith(", queued")
     assert (reads.limit, off.limit) == ("at most 1.5", "at most 0.05")
     assert reads.measured is not None and reads.measured > 0
     assert off.met

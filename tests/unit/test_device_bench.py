@@ -62,6 +62,7 @@ def test_every_selector_is_measured_in_readings_of_the_memory(measured: Any) -> 
         for name, row in rows.items():
             assert row["density"] == 0.02 and row["achieved"] > 0
             assert row["reads"] == pytest.approx(row["median_s"] * rate / 4 / elements)
+            assert row["reads_queued"] is None, "the CPU queues nothing"
             assert row[f"over {TORCH}"] == pytest.approx(row["median_s"] / base["median_s"])
             if name != TORCH:
                 assert row["reads_with_statistics"] > row["reads"]
@@ -89,7 +90,7 @@ def test_steps_have_their_parts_and_stand_beside_those_of_the_threshold(measured
 
 
 def test_limits_are_for_long_vectors_and_the_threshold() -> None:
-    row = {"method": "laplace", "elements": JUDGED, "density": 0.01, "reads": 1.6, "off": 0.04}
+    row = {"method": "laplace", "elements": JUDGED, "density": 0.01, "reads_queued": 1.6, "off": 0.04}
     reads, off = _limits(row)
     assert (reads.met, off.met) == (False, True)
     assert MOST_READS == 1.5
