@@ -90,7 +90,13 @@ def test_steps_have_their_parts_and_stand_beside_those_of_the_threshold(measured
 
 
 def test_limits_are_for_long_vectors_and_the_threshold() -> None:
-    row = {"method": "laplace", "elements": JUDGED, "density": 0.01, "reads_queued": 1.6, "off": 0.04}
+    row = {
+        "method": "laplace",
+        "elements": JUDGED,
+        "density": 0.01,
+        "reads_queued": 1.6,
+        "off": 0.04,
+    }
     reads, off = _limits(row)
     assert (reads.met, off.met) == (False, True)
     assert MOST_READS == 1.5
