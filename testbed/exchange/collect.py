@@ -93,11 +93,12 @@ class MessageCollector:
         senders = list(senders)
         needed = len(senders) if count is None else count
         slots = {bucket: self._slots.setdefault((kind, step, bucket), {}) for bucket in buckets}
-        missing: dict[int, int] = {}
-        for peer in senders:
-            for slot in slots.values():
-                if peer not in slot:
-                    missing[peer] = missing.get(peer, 0) + 1
+        missing = dict.fromkeys(senders, len(slots))
+        for slot in slots.values():
+            for peer in slot.keys() & missing.keys():
+                missing[peer] -= 1
+                if not missing[peer]:
+                    del missing[peer]
         if self._ahead is None:
             waiting = [peer for peer in self._members if peer not in missing]
         awaited = MissingMessages(kind, step, slots, missing, dict.fromkeys(waiting))
@@ -140,19 +141,26 @@ class MessageCollector:
 
     def _take(self, message: Message, awaited: MissingMessages) -> None:
         """Keep a message. Raises NodeLost or WireError for one that has no place now."""
-        sender, bucket, count = message.sender, message.bucket, awaited.count
-        slot = self._slots.get((message.kind, message.step, bucket), {})
-        due = slot is awaited.slots.get(bucket) and sender in count
+        sender, count = message.sender, awaited.count
+        of_step = message.step == awaited.step and message.kind is awaited.kind
+        slot = awaited.slots.get(message.bucket) if of_step else None
+        if slot is None or sender in slot or sender not in count:
+            self._take_ahead(message, awaited)
+            return
+        slot[sender] = message
+        count[sender] -= 1
+        if not count[sender]:
+            del count[sender]
+            if self._ahead is None:
+                awaited.waiting[sender] = None
+
+    def _take_ahead(self, message: Message, awaited: MissingMessages) -> None:
+        """Keep a message that is not waited for yet. Raises as ``_take``."""
+        known = self._slots.get((message.kind, message.step, message.bucket), {})
         near = self._ahead is not None and 0 <= message.step - awaited.step <= self._ahead
-        if sender in slot or not (due or (near and sender in self._members)):
+        if not near or message.sender in known or message.sender not in self._members:
             raise self._misplaced(message, awaited, near=near)
         self.keep(message)
-        if due:
-            count[sender] -= 1
-            if not count[sender]:
-                del count[sender]
-                if self._ahead is None:
-                    awaited.waiting[sender] = None
 
     def _misplaced(
         self, message: Message, awaited: MissingMessages, *, near: bool
