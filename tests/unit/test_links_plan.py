@@ -21,10 +21,10 @@ MBIT = 1_000_000
 
 @given(st.integers(1, 400_000 * MBIT))
 def test_a_burst_is_a_quarter_or_half_of_a_millisecond_and_at_least_a_frame(rate: int) -> None:
-    asked = rate / (32_000 if rate < 1000 * MBIT else 16_000)
+    asked = rate / (32_000 if rate < 2000 * MBIT else 16_000)
     assert burst_bytes(rate) >= FRAME_BYTES
     assert asked <= burst_bytes(rate) <= max(FRAME_BYTES, asked + 1)
-    assert (burst_bytes(100 * MBIT), burst_bytes(1000 * MBIT)) == (3125, 62_500)
+    assert (burst_bytes(100 * MBIT), burst_bytes(2000 * MBIT)) == (3125, 125_000)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 _BURST_S, _FAST_BURST_S = 0.25e-3, 0.5e-3
-_FAST_BITS = 1_000_000_000
+_FAST_BITS = 2_000_000_000
 """A class may send this much time's worth at once; the second at rates from ``_FAST_BITS`` on. It
 makes up for timers that are late by less, and it lets every message after a pause arrive that much
 too early: with 0.5 ms a message of 10 ms used up 1.6 of the certificate's tolerance for its
@@ -104,7 +104,7 @@ def ifb_name(port_index: int) -> str:
 
 
 def burst_bytes(rate_bits: int) -> int:
-    """Bytes that may leave at once at a rate: 0.25 ms of it, from 1 Gbit/s on 0.5 ms, and at
+    """Bytes that may leave at once at a rate: 0.25 ms of it, from 2 Gbit/s on 0.5 ms, and at
     least one full-size frame."""
     burst_s = _BURST_S if rate_bits < _FAST_BITS else _FAST_BURST_S
     return max(FRAME_BYTES, ceil(rate_bits / 8 * burst_s))
