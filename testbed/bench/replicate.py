@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import count, groupby
 from pathlib import Path
 from random import Random
 from statistics import fmean
@@ -54,6 +55,8 @@ GPU = "gpu"
 """The size whose numbers the page has beside its own."""
 _MOST_PLAN_BYTES = 1 << 20
 _FINISHED = "finished.jsonl"
+_Run = tuple[str, int]
+"""Algorithm and seed."""
 _KEYS = {
     "name",
     "group",
@@ -218,28 +221,44 @@ class Replication:
         say(f"{self.folder.name}: {len(listed)} runs, of which {len(left)} are left")
         if not left:
             return
-        tasks = [task for _, task in left]
+        tasks, counted = [task for _, task in left], count(1)
         with (self.directory / _FINISHED).open("a", encoding="utf-8") as file:
-            for count, done in enumerate(self._ended(tasks, processes), 1):
+
+            def note(done: Finished) -> None:
                 part, task = left[done.position]
                 record = condensed(Path(done.entry["dir"]), part.skip)
                 line = {"key": self._key(part, task), "took_s": done.took_s, "record": record}
                 file.write(to_json(line) + "\n")
                 file.flush()
                 say(
-                    f"{count}/{len(left)} {part.name} {task.algorithm} s{task.seed}: "
+                    f"{next(counted)}/{len(left)} {part.name} {task.algorithm} s{task.seed}: "
                     f"{record['verdict']}, {record['time_s']:.2f} s on the {self._fabric} fabric, "
                     f"{done.took_s:.1f} s here"
                 )
 
-    def _ended(self, tasks: Sequence[ParallelTask], processes: int) -> Iterator[Finished]:
-        if self._fabric == VIRTUAL:
-            yield from side_by_side(tasks, self.directory, processes)
-            return
-        for place, task in enumerate(tasks):
-            begin, experiment = monotonic(), prepare(task.source, [task.algorithm], [task.seed])
-            (entry,) = carry_out(experiment, self._fabric, self.directory, quiet=True).runs
-            yield Finished(place, entry, monotonic() - begin)
+            if self._fabric == VIRTUAL:
+                for done in side_by_side(tasks, self.directory, processes):
+                    note(done)
+                return
+            for source, same in groupby(enumerate(tasks), key=lambda each: each[1].source):
+                self._on_links(source, {task[1:3]: place for place, task in same}, note)
+
+    def _on_links(
+        self, source: Path, places: Mapping[_Run, int], note: Callable[[Finished], None]
+    ) -> None:
+        """One comparison for all runs of a scenario: its nodes start once."""
+        names, seeds = (list(dict.fromkeys(each)) for each in zip(*places, strict=True))
+        experiment, begin = prepare(source, names, seeds), monotonic()
+        rows = {row.name: row for row in experiment.algorithms}
+
+        def over(entry: dict[str, Any]) -> None:
+            nonlocal begin
+            place = places[entry["algorithm"], entry["seed"]]
+            note(Finished(place, entry, monotonic() - begin))
+            begin = monotonic()
+
+        order = [(rows[name], seed) for name, seed in places]
+        carry_out(experiment, self._fabric, self.directory, quiet=True, order=order, over=over)
 
     def _key(self, part: PagePart, task: ParallelTask) -> str:
         return f"{part.name} {task.algorithm} {task.seed} {_hash(task.source)}"

@@ -49,12 +49,14 @@ def run(
     earlier: Recorded | None = None,
     resuming: Callable[[Path], str] | None = None,
     observe: bool = False,
+    over: Callable[[dict[str, Any]], object] = lambda _: None,
 ) -> Comparison:
     """Carry out every trial in ``order`` (default: seeds outer, algorithms inner).
 
     ``parallel``: how many at a time, in virtual time only. ``earlier``: go on with this comparison,
     whose order it is then. ``resuming``: the command that goes on with the comparison in a
     directory, told when this is cut short. ``observe``: start Prometheus beside the nodes.
+    ``over``: called with the entry of each trial that was carried out here, at its end.
     Raises what ended a trial; what was finished before it,
     and its own records, are on disk.
     """
@@ -69,7 +71,7 @@ def run(
         with interruptible(), alone, _ended(progress, comparison, resuming):
             progress.whole = comparison.remaining
             if parallel > 1:
-                _all_at_once(experiment, out, parallel, progress, comparison)
+                _all_at_once(experiment, out, parallel, progress, comparison, over)
                 return comparison
             progress.say(f"starting {len(experiment.specs)} nodes on the {fabric} fabric")
             trials = _trials(
@@ -82,7 +84,7 @@ def run(
                 observed=observed and observed(comparison.directory, progress),
             )
             with trials as make:
-                _in_turn(make, experiment, out, progress, comparison)
+                _in_turn(make, experiment, out, progress, comparison, over)
     return comparison
 
 
@@ -139,7 +141,12 @@ def _check_virtual(experiment: Experiment) -> None:
 
 
 def _in_turn(
-    make: MakeTrial, experiment: Experiment, out: Path, progress: Progress, comparison: Comparison
+    make: MakeTrial,
+    experiment: Experiment,
+    out: Path,
+    progress: Progress,
+    comparison: Comparison,
+    over: Callable[[dict[str, Any]], object],
 ) -> None:
     steps, count = experiment.scenario.train.stop.steps, len(comparison.order)
     for index, algorithm, seed in list(comparison.left()):
@@ -148,6 +155,7 @@ def _in_turn(
         begin = partial(comparison.begin, plan.directory.path, algorithm, seed)
         make(plan.for_seed()).carry_out(begin, comparison.conclude)
         _tell(progress, comparison.entry(index), comparison)
+        over(comparison.entry(index))
 
 
 def _observing(fabric: str) -> Callable[[Path, Progress], Observed]:
@@ -214,7 +222,12 @@ def _news(entry: dict[str, Any], comparison: Comparison) -> str:
 
 
 def _all_at_once(
-    experiment: Experiment, out: Path, parallel: int, progress: Progress, comparison: Comparison
+    experiment: Experiment,
+    out: Path,
+    parallel: int,
+    progress: Progress,
+    comparison: Comparison,
+    over: Callable[[dict[str, Any]], object],
 ) -> None:
     source, begun = experiment.loaded.source, comparison.directory / BEGUN
     tasks = [
@@ -224,6 +237,7 @@ def _all_at_once(
     for done in side_by_side(tasks, out, parallel):
         comparison.conclude(done.entry, done.took_s)
         _tell(progress, done.entry, comparison)
+        over(done.entry)
 
 
 @contextmanager

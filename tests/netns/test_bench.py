@@ -1,4 +1,4 @@
-"""The link benchmark once, short: that it measures at all, says sane things and leaves nothing behind."""
+"""Benchmarks on real links, short: they measure at all, say sane things and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from threading import Thread
 
 import pytest
 from command_rig import measured
+from verdict_rig import accepted_runs
 
 from testbed.bench.links.lab import busy
+from testbed.bench.replicate import PLAN, Replication
 from testbed.records.manifest import THRESHOLDS
+from testbed.records.run_directory import read_json, read_jsonl
 
 PAYLOAD = 1448 / 1514
 """Of a full segment with its Ethernet, IPv4 and TCP headers."""
@@ -78,3 +81,45 @@ def test_busy_processes_end_with_their_block_and_by_themselves() -> None:
     with busy(1, 0.1):
         time.sleep(0.05)
     assert time.monotonic() - began < 20
+
+
+PAGE_SCENARIO = """
+name: tiny
+nodes: {server: {role: server}, worker: {role: worker, count: 2}}
+links: {default: {up: {rate: 20 Mbit/s, queue: 50 ms}, down: {rate: 20 Mbit/s, queue: 50 ms}}}
+train: {task: digits, model: mlp, width: 0.1, batch: 8, pace: 50 ms, stop: {steps: 3}}
+algorithms: [none, topk-0.1, laplace-0.1]
+seeds: [1]
+"""
+PAGE_PLAN = """
+[[small.parts]]
+name = "a"
+scenario = "scenario.yaml"
+algorithms = ["none", "topk-0.1"]
+seeds = "1-2"
+"""
+
+
+@pytest.mark.judged
+@pytest.mark.timeout(120)
+def test_nodes_start_once_for_all_runs_of_a_page_s_part(state: Path, tmp_path: Path) -> None:
+    paper, out = tmp_path / "tiny", tmp_path / "out"
+    paper.mkdir()
+    (paper / "scenario.yaml").write_text(PAGE_SCENARIO)
+    (paper / PLAN).write_text(PAGE_PLAN)
+    first = Replication(paper, "small", out, fabric="netns", seeds=[1])
+    first.run(lambda _: None)
+    results = Replication(paper, "small", out, fabric="netns").run(lambda _: None)
+    runs = [(each["algorithm"], each["seed"]) for each in results.groups["a"]]
+    assert runs == [("none", 1), ("none", 2), ("topk-0.1", 1), ("topk-0.1", 2)]
+    compared = [read_json(path) for path in sorted(out.glob("comparisons/*/comparison.json"))]
+    orders = [each["order"] for each in compared]
+    assert orders == [[["none", 1], ["topk-0.1", 1]], [["none", 2], ["topk-0.1", 2]]]
+    directories = [Path(run["dir"]) for each in compared for run in each["runs"]]
+    verdicts = accepted_runs(
+        directories, any(each["verdict"] == "invalid" for each in results.groups["a"])
+    )
+    assert sorted(verdicts) == sorted(each["verdict"] for each in results.groups["a"])
+    finished = list(read_jsonl(out / "finished.jsonl"))
+    assert len(finished) == 4 and all(0 < line["took_s"] < 100 for line in finished)
+    assert not list(state.glob("*.journal"))
