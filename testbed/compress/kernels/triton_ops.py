@@ -26,9 +26,9 @@ from testbed.compress.kernels.torch_ops import CudaKernels
 
 PROGRAMS = 1024
 """Most programs of a launch."""
-WARPS = 8
-"""Groups of 32 threads of a program."""
-SHORT_TILE, TILE, DIGIT_TILE, LONG_TILE = 1024, 2048, 4096, 8192
+WARPS, FEW_WARPS, MANY_WARPS = 8, 4, 16
+"""Groups of 32 threads of a program; few and many: to take chosen elements, and to mark them."""
+SHORT_TILE, TILE, LONG_TILE = 1024, 2048, 4096
 """Elements that a program handles at once: few where it keeps many sums beside each other."""
 COPIES = 64
 """Histograms that programs share out among them: fewer meet at one counter."""
@@ -325,38 +325,38 @@ class TritonKernels(CudaKernels):
     ) -> tuple[Tensor, Tensor]:
         """One reading notes which are chosen, a bit each; then these are taken, in order.
 
-        Their number is known after that: where there was too little room they are taken again.
+        Their number comes to the host meanwhile: where there was too little room they are taken
+        again.
         """
         size, programs = _size(flat), _programs(flat, LONG_TILE)
-        tiles = triton.cdiv(size, LONG_TILE)
+        tiles, room = triton.cdiv(size, LONG_TILE), size // _FIRST_SHARE + LONG_TILE
         small, large = (flat.new_empty(0, dtype=kind) for kind in (torch.int32, torch.int64))
         words = space.whole("words", tiles * (LONG_TILE // 32), small)
-        counts = space.tensor("counts", tiles, small)
-        ends = space.tensor("ends", tiles, large)
-        least = float(as_float32(threshold))
-        _launch(_marked, programs, flat, words, counts, least, size, tile=LONG_TILE)
+        counts, ends = space.tensor("counts", tiles, small), space.tensor("ends", tiles, large)
+        marking = (words, counts, float(as_float32(threshold)), size)
+        _launch(_marked, programs, flat, *marking, warps=MANY_WARPS, tile=LONG_TILE)
         torch.cumsum(counts, 0, dtype=torch.int64, out=ends)
-        total, room = 0, size // _FIRST_SHARE + LONG_TILE
+        total = _Total(ends, space)
         while True:
             indices = space.whole("indices", room, large)
             values = space.whole("values", room, flat.detach())
             room = min(indices.numel(), values.numel())
-            _launch(_taken, tiles, flat, words, ends, indices, values, room, tile=LONG_TILE)
-            total = int(ends[-1]) if tiles else 0
-            if total <= room:
-                return indices[:total], values[:total]
-            room = total
+            taking = (words, ends, indices, values, room)
+            _launch(_taken, tiles, flat, *taking, warps=FEW_WARPS, tile=LONG_TILE)
+            if (count := total.wait()) <= room:
+                return indices[:count], values[:count]
+            room = count
 
     def digit_counts(self, flat: Tensor, digit: int = 0, prefix: int = 0) -> Tensor:
         """In several histograms, which are added: integers, in whatever order."""
-        size, programs = _size(flat), _programs(flat, DIGIT_TILE)
+        size, programs = _size(flat), _programs(flat, LONG_TILE)
         shift, width = DIGITS[digit]
         counts = flat.new_zeros((COPIES, 1 << width), dtype=torch.int32)
         arguments = (flat, counts, COPIES, size, shift, 1 << width)
         if digit:
-            _launch(_later_digits, programs, *arguments, prefix << shift + width, tile=DIGIT_TILE)
+            _launch(_later_digits, programs, *arguments, prefix << shift + width, tile=LONG_TILE)
         else:
-            _launch(_first_digits, programs, *arguments, tile=DIGIT_TILE)
+            _launch(_first_digits, programs, *arguments, tile=LONG_TILE)
         return counts.sum(dim=0, dtype=torch.int64).cpu()
 
     def subtract_at(self, flat: Tensor, indices: Tensor, values: Tensor) -> None:
@@ -366,6 +366,29 @@ class TritonKernels(CudaKernels):
     def add_at(self, flat: Tensor, indices: Tensor, values: Tensor) -> None:
         """Indices occur once: programs do not meet."""
         _shift(flat, indices, values, 1.0)
+
+
+class _Total:
+    """The last of ``ends``, on its way to page-locked memory in ``space``; 0 where there is
+    none. What is queued after it is not waited for. Triton's interpreter has no streams."""
+
+    def __init__(self, ends: Tensor, space: Workspace) -> None:
+        if "total" not in space.tensors:
+            space.tensors["total"] = torch.zeros(1, dtype=torch.int64, pin_memory=ends.is_cuda)
+        self._number = space.tensors["total"]
+        if ends.numel():
+            self._number.copy_(ends[-1:], non_blocking=True)
+        else:
+            self._number.zero_()
+        self._copied = (
+            torch.cuda.current_stream(ends.device).record_event() if ends.is_cuda else None
+        )
+
+    def wait(self) -> int:
+        """Block until it has come; return it."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        return int(self._number)
 
 
 def _statistics(first: Tensor, second: Tensor, out: Tensor, *, adds: bool) -> GradientStatistics:
@@ -405,8 +428,15 @@ def _programs(flat: Tensor, tile: int) -> int:
     return int(min(PROGRAMS, triton.cdiv(flat.numel(), tile)))
 
 
-def _launch(kernel: Any, programs: int, like: Tensor, *arguments: Any, **constants: Any) -> None:
+def _launch(
+    kernel: Any,
+    programs: int,
+    like: Tensor,
+    *arguments: Any,
+    warps: int = WARPS,
+    **constants: Any,
+) -> None:
     """On the device of ``like``, which is the first argument."""
     if programs:
         with torch.cuda.device_of(like):  # type: ignore[no-untyped-call]
-            kernel[(programs,)](like, *arguments, **constants, num_warps=WARPS)
+            kernel[(programs,)](like, *arguments, **constants, num_warps=warps)
