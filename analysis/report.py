@@ -21,10 +21,12 @@ from typing import TYPE_CHECKING, Any
 from analysis import job_tables, page_data, page_words, tables
 from analysis.comparison import Compared
 from analysis.figures import figures_of
+from analysis.figures.algorithms import phases
 from analysis.figures.pareto import front
-from analysis.load import Run, load_all, load_groups
+from analysis.load import Run, by_algorithm, load_all, load_groups
 from analysis.statistics import Interval, times
 from analysis.style import save
+from testbed.records.events import PHASES
 from testbed.records.run_directory import to_json, write_atomically
 from testbed.topology import VIRTUAL
 
@@ -159,6 +161,8 @@ def _section(number: int, runs: Sequence[Run], figures: Iterable[Path]) -> dict[
         "command": page_words.repeat_command(runs),
         "layer_headings": tables.LAYER_HEADINGS,
         "layers": [tables.layer_cells(row) for row in tables.layer_rows(runs)],
+        "phase_headings": (),
+        "phases": [],
         "virtual": str(manifest["fabric"]) == VIRTUAL,
     }
     if runs[0].is_job:
@@ -177,7 +181,10 @@ def _section(number: int, runs: Sequence[Run], figures: Iterable[Path]) -> dict[
         "headline": page_words.headline(result),
         "sentences": page_words.algorithm_sentences(runs, result),
         "seeds_note": page_words.seeds_note(runs),
-        "result_headings": RESULT_HEADINGS,
+        "target_note": page_words.target_note(result),
+        "phase_headings": ("Algorithm", *PHASES, "in all", "communicating"),
+        "phases": _phases(runs),
+        "result_headings": _result_headings(result),
         "results": _results(result, runs),
         "data": page_data.section_data(runs, _result_rows(result)),
     }
@@ -202,6 +209,12 @@ def _run(run: Run, name: str, cells: Sequence[str]) -> dict[str, Any]:
     }
 
 
+def _result_headings(result: Compared) -> list[str]:
+    """With the time to an accuracy, where all algorithms reached one."""
+    reached = [f"To {result.target:g}"] if result.target else []
+    return [*RESULT_HEADINGS[:3], *reached, *RESULT_HEADINGS[3:]]
+
+
 def _results(result: Compared, runs: Sequence[Run]) -> list[dict[str, Any]]:
     """A row per algorithm: its cells, and the number of its first run, to which they lead."""
     places = {run.algorithm: index for index, run in reversed(list(enumerate(runs)))}
@@ -211,6 +224,7 @@ def _results(result: Compared, runs: Sequence[Run]) -> list[dict[str, Any]]:
                 own.algorithm,
                 _estimate(own.time_s, "{:.1f}", " s"),
                 "baseline" if own.algorithm == result.baseline else times(own.speedup),
+                *([tables.time_to_target(own, result.target)] if result.target else []),
                 _estimate(own.accuracy, "{:.3f}"),
                 _megabytes(own.bytes_up),
                 _megabytes(own.bytes_down),
@@ -221,6 +235,24 @@ def _results(result: Compared, runs: Sequence[Run]) -> list[dict[str, Any]]:
         }
         for own in result.algorithms
     ]
+
+
+def _phases(runs: Sequence[Run]) -> list[list[str]]:
+    """Milliseconds of each algorithm's phases, their sum, and the share of it that is
+    communication."""
+    cells = []
+    for algorithm in by_algorithm(runs):
+        spent = {
+            row["phase"]: row["seconds"]
+            for row in phases.data(runs)
+            if row["algorithm"] == algorithm
+        }
+        share = sum(spent[name] for name in ("send", "wait", "receive")) / max(
+            sum(spent.values()), 1e-9
+        )
+        lengths = (f"{1e3 * length:.3g}" for length in (*spent.values(), sum(spent.values())))
+        cells.append([algorithm, *lengths, f"{share:.0%}"])
+    return cells
 
 
 def _estimate(estimate: Interval, form: str, unit: str = "") -> str:

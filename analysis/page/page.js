@@ -70,7 +70,9 @@
     return chart;
   }
 
-  const pairs = (points) => (points[0] || []).map((t, i) => ({ t, v: points[1][i], w: points[2] ? points[2][i] : null }));
+  const pairs = (points) => (points[0] || []).map((t, i) => ({ t, v: points[1][i], w: points[2] ? points[2][i] : null, u: points[3] ? points[3][i] : null }));
+  /** Rows with the least and the largest of the workers as rows, too: for a scale. */
+  const ranged = (rows) => rows.flatMap((row) => (row.u === null ? [row] : [{ v: row.w }, { v: row.u }]));
   const spanOf = (values) => {
     const known = values.filter((v) => v > 0);
     return known.length ? Math.max(...known) / Math.min(...known) : 1;
@@ -216,8 +218,8 @@
       const longest = this.data.runs.reduce((one, run) => (run.asked[0].at(-1) > (one.asked[0].at(-1) || 0) ? run : one), this.data.runs[0]);
       return [
         { title: `Rate of the link ${link}: asked (line) and delivered (points)`, y: 'Mbit/s', asked: pairs(longest.asked), rows: this.rowsOf('delivered'), mark: 'point', strips, scale: yScale([...pairs(longest.asked), ...this.rowsOf('delivered')]) },
-        { title: 'Density k: the share of the gradient that was sent', y: 'k', rows: k, strips, scale: yScale(k) },
-        { title: 'Communication delay: from sending a gradient to holding the mean of all', y: 's', rows: delay, strips, scale: yScale(delay) },
+        { title: 'Density k: the share of the gradient that was to be sent', y: 'k', rows: k, strips, scale: yScale(ranged(k)), band: true },
+        { title: 'Communication delay: from sending a gradient to holding the mean of all', y: 's', rows: delay, strips, scale: yScale(ranged(delay)), band: true },
         { title: 'Test accuracy', y: 'accuracy', rows: this.rowsOf('accuracy'), strips, scale: yScale([], [0, 1]), dots: true },
       ];
     }
@@ -240,7 +242,9 @@
       ].filter((panel) => panel.rows.length || (panel.asked && panel.asked.length));
     }
 
-    async panel(parent, { title, y, rows, asked = [], strips, scale, mark = 'line', dots = false }) {
+    async panel(parent, { title: name, y, rows, asked = [], strips, scale, mark = 'line', dots = false, band = false }) {
+      const workers = band && rows.some((row) => row.u !== null);
+      const title = workers ? `${name}. Line: mean of the workers; band: from the least to the largest of them` : name;
       const chart = place(parent, title, true);
       chart.classList.add('time');
       chart.tabIndex = 0;
@@ -261,6 +265,7 @@
         },
         layer: [
           asked.length && { data: { values: asked }, mark: { type: 'line', clip: true, interpolate: 'step-after', color: variable('--asked'), strokeWidth: 1.2, aria: false }, encoding: { y: value } },
+          workers && { transform: [{ filter: 'isValid(datum.u)' }], mark: { type: 'area', clip: true, opacity: 0.16, aria: false }, encoding: { color, detail, y: { ...value, field: 'w' }, y2: { field: 'u' } } },
           { ...lines, encoding: { ...lines.encoding, y: value } },
           {
             data: { name: 'strips', values: strips },
@@ -289,11 +294,11 @@
         if (!this.chosen(row) || row.v === null || (before && row.t < before.t) || (until && row.t >= until.t)) continue;
         const name = this.seed === null && row.s !== undefined ? `${row.a} s${row.s}` : row.a;
         const far = Math.abs(row.t - time);
-        if (!best.has(name) || far < best.get(name)[0]) best.set(name, [far, row.v, row.t]);
+        if (!best.has(name) || far < best.get(name)[0]) best.set(name, [far, row.v, row.t, row]);
       }
       const near = (this.range[1] - this.range[0]) / 25;
-      const found = [...best].filter(([, [far]]) => far <= near).map(([name, [, value, t]]) => (
-        [name, `${digits(value)}${unit === 'k' || unit === 'accuracy' ? '' : ` ${unit}`}${sparse ? ` at ${digits(t)} s` : ''}`]));
+      const found = [...best].filter(([, [far]]) => far <= near).map(([name, [, value, t, row]]) => (
+        [name, `${digits(value)}${row.u === null || row.u === undefined ? '' : ` (${digits(row.w)} to ${digits(row.u)})`}${unit === 'k' || unit === 'accuracy' ? '' : ` ${unit}`}${sparse ? ` at ${digits(t)} s` : ''}`]));
       return before ? [['asked', `${digits(before.v)} ${unit}`], ...found] : found;
     }
 
@@ -375,7 +380,7 @@
         const y = (field) => ({ field, type: 'quantitative', title: 'Final test accuracy', scale: { domain: around(results.flatMap((r) => [r.v, r.accuracy_low, r.accuracy_high])), nice: false, zero: false } });
         const tooltip = [{ field: 'a', title: 'algorithm' }, { field: 't', title: 'time (s)', format: '.3~f' }, { field: 'v', title: 'accuracy', format: '.3f' }];
         charts.push({
-          title: 'Accuracy against time: the Pareto front (line) joins what nothing else beats in both', rows: results,
+          title: `Accuracy against time. Pareto front, which nothing else beats in both: ${results.filter((r) => r.front).sort((one, other) => one.t - other.t).map((r) => r.a).join(', ')}`, rows: results,
           spec: {
             width: 'container', height: 260, data: { name: 'rows', values: results },
             layer: [
@@ -408,7 +413,7 @@
       if (step.length) {
         const kinds = [...new Set(step.map((r) => r.activity))];
         charts.push({
-          title: 'What nodes did in one step, in the middle of each algorithm’s run', rows: step, wide: true,
+          title: `What nodes did in one step, in the middle of each algorithm’s run. ${this.data.step_words.join('; ')}`, rows: step, wide: true,
           spec: {
             width: 'container', height: 17 * new Set(step.map((r) => r.row)).size, autosize: FIT, data: { name: 'rows', values: step }, mark: { type: 'bar', aria: false, stroke: variable('--bg'), strokeWidth: 0.5, height: { band: 0.9 } },
             encoding: {
