@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 PAGE = Path(str(files("analysis").joinpath("page")))
 SCRIPTS = ("vega", "vega-lite", "vega-embed")
 """Scripts of others in the page, in the order in which they are loaded."""
+COMMUNICATION = ("send", "wait", "receive")
+"""Phases that are communication."""
 RESULT_HEADINGS = (
     "Algorithm",
     "Time",
@@ -176,14 +178,15 @@ def _section(number: int, runs: Sequence[Run], figures: Iterable[Path]) -> dict[
             "data": page_data.section_data(runs, ()),
         }
     result = page_words.outcome(runs)
+    phase_headings, phase_rows = _phases(runs)
     return {
         **shared,
         "headline": page_words.headline(result),
         "sentences": page_words.algorithm_sentences(runs, result),
         "seeds_note": page_words.seeds_note(runs),
         "target_note": page_words.target_note(result),
-        "phase_headings": ("Algorithm", *PHASES, "in all", "communicating"),
-        "phases": _phases(runs),
+        "phase_headings": phase_headings,
+        "phases": phase_rows,
         "result_headings": _result_headings(result),
         "results": _results(result, runs),
         "data": page_data.section_data(runs, _result_rows(result)),
@@ -237,22 +240,19 @@ def _results(result: Compared, runs: Sequence[Run]) -> list[dict[str, Any]]:
     ]
 
 
-def _phases(runs: Sequence[Run]) -> list[list[str]]:
-    """Milliseconds of each algorithm's phases, their sum, and the share of it that is
-    communication."""
+def _phases(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
+    """Headings and a row per algorithm: milliseconds of each phase that took time, their sum, and
+    the share of it that is communication."""
+    spent: dict[str, dict[str, float]] = {}
+    for row in phases.data(runs):
+        spent.setdefault(row["algorithm"], {})[row["phase"]] = row["seconds"]
+    names = [name for name in PHASES if any(own[name] for own in spent.values())]
     cells = []
-    for algorithm in by_algorithm(runs):
-        spent = {
-            row["phase"]: row["seconds"]
-            for row in phases.data(runs)
-            if row["algorithm"] == algorithm
-        }
-        share = sum(spent[name] for name in ("send", "wait", "receive")) / max(
-            sum(spent.values()), 1e-9
-        )
-        lengths = (f"{1e3 * length:.3g}" for length in (*spent.values(), sum(spent.values())))
-        cells.append([algorithm, *lengths, f"{share:.0%}"])
-    return cells
+    for algorithm, own in spent.items():
+        whole, talk = sum(own.values()), sum(own[name] for name in COMMUNICATION)
+        lengths = (f"{1e3 * length:.3g}" for length in (*(own[name] for name in names), whole))
+        cells.append([algorithm, *lengths, f"{talk / max(whole, 1e-9):.0%}"])
+    return ["Algorithm", *(name.capitalize() for name in names), "In all", "Communication"], cells
 
 
 def _estimate(estimate: Interval, form: str, unit: str = "") -> str:

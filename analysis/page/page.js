@@ -6,8 +6,7 @@
 
   const sections = JSON.parse(document.getElementById('data').textContent);
   const root = document.documentElement;
-  const LIGHT = ['#0072b2', '#c25200', '#00805d', '#a8447f', '#8a6500', '#2a86c2', '#4a4f55', '#7a5cc0'];
-  const DARK = ['#5bb8f0', '#f2904a', '#35cfa0', '#e79ccb', '#f0c04a', '#a5dcff', '#d5dae0', '#b9a2f2'];
+  const COLOURS = 8;
   const DASHES = [[1, 0], [7, 3], [2, 2], [7, 2, 2, 2], [11, 3], [4, 2, 1, 2, 1, 2]];
   const ACTIVITIES = {
     compute: 6, forward: 6, backward: 0, stall: 7, compress: 4, queue: 7, send: 5, wait: 0, receive: 2,
@@ -17,12 +16,19 @@
   const FIT = { type: 'fit-x', contains: 'padding' };
   const drawn = [];
 
-  const dark = () => (root.dataset.theme
-    ? root.dataset.theme === 'dark'
-    : matchMedia('(prefers-color-scheme: dark)').matches);
-  const colours = () => (dark() ? DARK : LIGHT);
-  const colour = (index) => colours()[index % LIGHT.length];
-  const variable = (name) => getComputedStyle(root).getPropertyValue(name).trim();
+  /* Charts name the style's colours, so that these follow the scheme, and print, without drawing anew. */
+  const variable = (name) => `var(${name})`;
+  const colour = (index) => variable(`--a${index % COLOURS}`);
+  /** The line of an algorithm with its dashes, as a background. */
+  const sample = (index) => {
+    const stops = [];
+    let from = 0;
+    DASHES[index % DASHES.length].forEach((length, i) => {
+      stops.push(`${i % 2 ? 'transparent' : colour(index)} ${from}px ${from + length}px`);
+      from += length;
+    });
+    return `repeating-linear-gradient(90deg, ${stops.join(', ')})`;
+  };
   const element = (name, attributes = {}, text = '') => {
     const node = document.createElement(name);
     for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
@@ -55,7 +61,6 @@
   async function embed(host, spec) {
     const result = await vegaEmbed(host, { $schema: 'https://vega.github.io/schema/vega-lite/v6.json', ...spec, config: config() }, {
       actions: false, ast: true, renderer: 'svg', defaultStyle: false, mode: 'vega-lite',
-      tooltip: { theme: dark() ? 'dark' : 'light' },
     });
     host.removeAttribute('title');
     return result.view;
@@ -189,11 +194,9 @@
     }
 
     async draw() {
-      for (const { view } of [...this.panels, ...this.views]) view.finalize();
-      this.panels = []; this.views = [];
-      for (const key of document.querySelectorAll('.key[data-index]')) key.style.background = colour(Number(key.dataset.index));
+      for (const key of document.querySelectorAll('.key[data-index]')) key.style.background = sample(Number(key.dataset.index));
       for (const key of this.node.querySelectorAll('.key[data-algorithm]')) {
-        key.style.background = colour(Math.max(0, this.data.algorithms.indexOf(key.dataset.algorithm)));
+        key.style.background = sample(Math.max(0, this.data.algorithms.indexOf(key.dataset.algorithm)));
       }
       const time = this.node.querySelector('[data-charts="time"]');
       const compared = this.node.querySelector('[data-charts="compared"]');
@@ -491,20 +494,14 @@
     if (next === 'system') delete root.dataset.theme; else root.dataset.theme = next;
     theme.textContent = `Colours: ${next}`;
     theme.setAttribute('aria-label', `Colours: ${next}. Press to change`);
-    draw();
   });
-  matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => draw());
 
   for (const node of document.querySelectorAll('.section')) drawn.push(new Section(node, sections[Number(node.dataset.section)]));
 
-  let drawing = Promise.resolve();
-  function draw() {
+  async function draw() {
     root.dataset.drawn = 'no';
-    drawing = drawing.then(async () => {
-      for (const section of drawn) await section.draw();
-      root.dataset.drawn = 'yes';
-    });
-    return drawing;
+    for (const section of drawn) await section.draw();
+    root.dataset.drawn = 'yes';
   }
 
   /* A part that an address leads to may lie in something that is folded. */
@@ -513,6 +510,14 @@
     for (let node = target; node; node = node.parentElement) if (node.tagName === 'DETAILS') node.open = true;
   }
   addEventListener('hashchange', unfold);
+  /* Paper has no folds: all but manifests is printed. */
+  const folds = [...document.querySelectorAll('details:not(.long)')];
+  let folded = [];
+  addEventListener('beforeprint', () => {
+    folded = folds.filter((node) => !node.open);
+    for (const node of folded) node.open = true;
+  });
+  addEventListener('afterprint', () => { for (const node of folded) node.open = false; });
   unfold();
   draw();
 })();
