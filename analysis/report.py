@@ -23,7 +23,7 @@ from analysis.comparison import Compared
 from analysis.figures import figures_of
 from analysis.figures.algorithms import phases
 from analysis.figures.pareto import front
-from analysis.load import Run, by_algorithm, load_all, load_groups
+from analysis.load import Run, load_all, load_groups
 from analysis.statistics import Interval, times
 from analysis.style import save
 from testbed.records.events import PHASES
@@ -101,6 +101,7 @@ def render(groups: Sequence[Sequence[Run]], figures: Sequence[Sequence[Path]] = 
         .render(
             title=" and ".join(dict.fromkeys(str(section["title"]) for section in sections)),
             sections=sections,
+            overview=_overview(sections),
             style=(PAGE / "page.css").read_text(encoding="utf-8"),
             scripts=scripts,
             policy=_policy(scripts),
@@ -108,6 +109,14 @@ def render(groups: Sequence[Sequence[Run]], figures: Sequence[Sequence[Path]] = 
         )
     )
     return page.encode("utf-8", "backslashreplace").decode()  # names of files need not be UTF-8
+
+
+def _overview(sections: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[str]]]:
+    """Time and accuracy of every algorithm in each section; empty without several of results."""
+    if sum(bool(section["outcomes"]) for section in sections) < 2:
+        return []
+    names = dict.fromkeys(name for section in sections for name in section["outcomes"])
+    return [(name, [own["outcomes"].get(name, "–") for own in sections]) for name in names]
 
 
 @cache
@@ -163,6 +172,7 @@ def _section(number: int, runs: Sequence[Run], figures: Iterable[Path]) -> dict[
         "command": page_words.repeat_command(runs),
         "layer_headings": tables.LAYER_HEADINGS,
         "layers": [tables.layer_cells(row) for row in tables.layer_rows(runs)],
+        "outcomes": {},
         "phase_headings": (),
         "phases": [],
         "virtual": str(manifest["fabric"]) == VIRTUAL,
@@ -187,6 +197,11 @@ def _section(number: int, runs: Sequence[Run], figures: Iterable[Path]) -> dict[
         "target_note": page_words.target_note(result),
         "phase_headings": phase_headings,
         "phases": phase_rows,
+        "outcomes": {
+            own.algorithm: f"{_estimate(own.time_s, '{:.1f}', ' s')}, "
+            f"{_estimate(own.accuracy, '{:.3f}')}"
+            for own in result.algorithms
+        },
         "result_headings": _result_headings(result),
         "results": _results(result, runs),
         "data": page_data.section_data(runs, _result_rows(result)),

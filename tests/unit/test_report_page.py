@@ -443,6 +443,11 @@ def test_comparisons_stand_beside_each_other(paths: list[Path], tmp_path: Path) 
     page = Page(render(groups))
     assert [section["algorithms"] for section in page.data] == [["none"]] * 3
     assert {"#c1", "#c2", "#c3"} <= set(page.targets)
+    row = page.words.index("none", page.words.index("Time and test accuracy in each of them:"))
+    for runs, cell in zip(groups, [w for w in page.words[row:] if w.strip()][1:4], strict=True):
+        summary = runs[0].summary
+        accuracy = "–" if summary["accuracy"] is None else f"{summary['accuracy']:.3f}"
+        assert cell == f"{summary['time_s']:.1f} s, {accuracy}"
     with pytest.raises(InputError, match="no run"):
         load_groups([])
 
