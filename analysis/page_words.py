@@ -179,20 +179,21 @@ def _cost(own: ComparedOutcome, comparison: Compared) -> str:
 
 
 def job_sentences(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:
-    """One sentence for each run of a job: how long its steps took, against the first's."""
+    """One sentence for each run of a job: how long its steps took, against the first's; and its
+    verdict, where that is not valid."""
     sentences = []
     first = runs[0].summary.get("step_s")
     for run, label in zip(runs, labels, strict=True):
         step_s = run.summary.get("step_s")
+        doubt = "" if run.verdict == "valid" else f"; the run is {run.verdict}"
         if step_s is None:
-            sentences.append(
-                f"{label}: {run.summary['time_s']:.1f} s in all; its steps are not known."
-            )
+            whole = f"{run.summary['time_s']:.1f} s in all"
+            sentences.append(f"{label}: {whole}; its steps are not known{doubt}.")
             continue
         against = ""
         if first and run is not runs[0]:
             against = f", {first / step_s:.2g} times as fast as {labels[0]}"
-        sentences.append(f"{label}: {step_s:.3g} s a step{against}.")
+        sentences.append(f"{label}: {step_s:.3g} s a step{against}{doubt}.")
     return sentences
 
 

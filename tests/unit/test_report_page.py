@@ -179,6 +179,14 @@ def test_words_of_a_job_stay_words(tmp_path: Path) -> None:
     assert any("testbed exec scenario.yaml" in words for words in page.words)
 
 
+def test_a_job_that_is_not_valid_says_so_beside_its_numbers(tmp_path: Path) -> None:
+    sound = load(make_job(tmp_path, Job("sound", steps=4)))
+    wrong = load(make_job(tmp_path, Job("wrong", steps=4, verdict=Verdict("invalid", ["late"]))))
+    first, second = page_words.job_sentences([sound, wrong], ["sound", "wrong"])
+    assert first.endswith(" s a step.")
+    assert second.endswith("; the run is invalid.")
+
+
 def test_the_same_runs_give_the_same_page(paths: list[Path], groups: list[list[Run]]) -> None:
     assert render(groups) == render(load_groups(paths))
 
