@@ -133,8 +133,19 @@ class Run:
         """``column`` of the step records, mean over workers, shape (n,) along ``steps``."""
         return self._per_step(column, lambda record: float(record[column]))
 
+    def range_per_step(self, column: str) -> tuple[Array, Array]:
+        """``column`` of the step records: the least and the largest of the workers, likewise."""
+        records = self.events.get("step", [])
+        columns = np.searchsorted(self.steps, [float(record["step"]) for record in records])
+        values = [float(record[column]) for record in records]
+        least, largest = np.full(len(self.steps), np.inf), np.full(len(self.steps), -np.inf)
+        np.minimum.at(least, columns, values)
+        np.maximum.at(largest, columns, values)
+        unit = 1.0 if column in _UNTIMED else self.dilation
+        return least / unit, largest / unit
+
     def phase(self, phase: str) -> Array:
-        """Seconds of a phase, likewise."""
+        """Seconds of a phase, mean over workers."""
         return self._per_step(phase, lambda record: phase_s(record, phase))
 
     def _per_step(self, column: str, read: Callable[[Mapping[str, Any]], float]) -> Array:

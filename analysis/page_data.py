@@ -21,6 +21,7 @@ from analysis.series import EndSamples, LinkBins, ends
 from analysis.statistics import Interval
 from analysis.tables import layer_rows
 from analysis.timeline import middle
+from testbed.units import Rate
 
 MOST_POINTS = 400
 """The most points of a line."""
@@ -51,17 +52,19 @@ def columns(*arrays: Iterable[float]) -> Points:
     ]
 
 
-def thinned(times: Array, values: Array, most: int = MOST_POINTS) -> tuple[Array, Array]:
+def thinned(
+    times: Array, values: Array, *others: Array, most: int = MOST_POINTS
+) -> tuple[Array, ...]:
     """At most ``most`` of the points, in their order: of every stretch of equally many points, the
-    one with the least value and the one with the largest."""
+    one with the least value and the one with the largest. ``others``: more values of each."""
     if len(times) <= most:
-        return times, values
+        return times, values, *others
     kept = set[int]()
     for part in np.array_split(np.arange(len(times)), most // 2):
         own = np.nan_to_num(values[part])
         kept |= {int(part[own.argmin()]), int(part[own.argmax()])}
     order = sorted(kept)
-    return times[order], values[order]
+    return tuple(column[order] for column in (times, values, *others))
 
 
 def watched_end(runs: Sequence[Run]) -> tuple[str, str]:
@@ -127,7 +130,28 @@ def section_data(runs: Sequence[Run], results: Iterable[Mapping[str, Any]]) -> d
             for row in layer_rows(runs)
         ],
         "step": _step_bars(runs),
+        "step_words": [
+            f"{run.algorithm}: {step_words(run, (link, direction))}"
+            for run in lowest_seeds(runs)[:MOST_VIEWS]
+        ],
     }
+
+
+def step_words(run: Run, end: tuple[str, str]) -> str:
+    """Which step is drawn, when it began, and the rates that link direction ``end`` was asked for
+    during it."""
+    place = list(run.steps).index(middle(run))
+    start_s = float(run.range_per_step("start_s")[0][place])
+    stop_s = float(run.range_per_step("end_s")[1][place])
+    changes = rate_changes(EndSamples(run, *end).samples)
+    before = [rate for time_s, rate in changes if time_s <= start_s][-1:]
+    rates = [*before, *(rate for time_s, rate in changes if start_s < time_s < stop_s)]
+    asked = " to ".join(dict.fromkeys(str(Rate(round(rate))) for rate in _ends_of(rates)))
+    return f"step {middle(run)} at {start_s:.1f} s" + (asked and f", {' '.join(end)} at {asked}")
+
+
+def _ends_of(values: Sequence[float]) -> list[float]:
+    return [min(values), max(values)] if values else []
 
 
 def result_row(
@@ -144,18 +168,25 @@ def result_row(
 
 def _of_run(index: int, run: Run, link: str, direction: str) -> dict[str, Any]:
     samples = EndSamples(run, link, direction).samples
-    step_ends = run.per_step("end_s")
     return {
         "run": index,
         "algorithm": run.algorithm,
         "seed": run.seed,
         "asked": _asked(samples, float(run.summary["time_s"])),
         "delivered": _delivered(samples),
-        "k": columns(*thinned(step_ends, run.per_step("density"))),
-        "delay": columns(*thinned(step_ends, run.per_step("delay_s"))),
+        "k": _of_workers(run, "density"),
+        "delay": _of_workers(run, "delay_s"),
         "accuracy": _accuracy(run),
         "unreliable": _unreliable(run),
     }
+
+
+def _of_workers(run: Run, column: str) -> Points:
+    """When steps ended, and ``column``: the workers' mean; where they differ, also the least and
+    the largest of them."""
+    mean, (least, largest) = run.per_step(column), run.range_per_step(column)
+    spread = () if np.allclose(least, largest, rtol=_VARIES, atol=0) else (least, largest)
+    return columns(*thinned(run.per_step("end_s"), mean, *spread))
 
 
 def _asked(samples: LinkBins, stop_s: float) -> Points:

@@ -36,6 +36,12 @@ _STEPS = 3
 """The number of steps whose median k is given."""
 _SAME = 1.05
 _MOST_SPANS = 5
+_NOT_JUDGED = {
+    "drops": "whose packets a full queue dropped",
+    "short": "too short",
+    "stolen": "while the host lacked a processor",
+}
+"""Causes for which messages are not judged, in words."""
 
 
 def outcome(runs: Sequence[Run]) -> Compared:
@@ -173,20 +179,21 @@ def _cost(own: ComparedOutcome, comparison: Compared) -> str:
 
 
 def job_sentences(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:
-    """One sentence for each run of a job: how long its steps took, against the first's."""
+    """One sentence for each run of a job: how long its steps took, against the first's; and its
+    verdict, where that is not valid."""
     sentences = []
     first = runs[0].summary.get("step_s")
     for run, label in zip(runs, labels, strict=True):
         step_s = run.summary.get("step_s")
+        doubt = "" if run.verdict == "valid" else f"; the run is {run.verdict}"
         if step_s is None:
-            sentences.append(
-                f"{label}: {run.summary['time_s']:.1f} s in all; its steps are not known."
-            )
+            whole = f"{run.summary['time_s']:.1f} s in all"
+            sentences.append(f"{label}: {whole}; its steps are not known{doubt}.")
             continue
         against = ""
         if first and run is not runs[0]:
             against = f", {first / step_s:.2g} times as fast as {labels[0]}"
-        sentences.append(f"{label}: {step_s:.3g} s a step{against}.")
+        sentences.append(f"{label}: {step_s:.3g} s a step{against}{doubt}.")
     return sentences
 
 
@@ -217,11 +224,13 @@ class Lamp:
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """The judgement of a run and of its links. ``certificate``: whether it has one."""
+    """The judgement of a run, of its messages and of its links. ``certificate``: whether it has
+    one."""
 
     verdict: str
     meaning: str
     certificate: bool
+    messages: str
     lamps: tuple[Lamp, ...]
 
 
@@ -235,7 +244,26 @@ def trust(run: Run) -> Trust:
         meaning = (
             "It came to its end, and its counts agree. Links were modelled: nothing to certify."
         )
-    return Trust(run.verdict, meaning, known is not None, lamps)
+    messages = _messages((known or {}).get("completion") or {})
+    return Trust(run.verdict, meaning, known is not None, messages, lamps)
+
+
+def _messages(completion: Mapping[str, Any]) -> str:
+    """When messages came, against links of exactly the rates asked for; empty where no group of
+    them was judged."""
+    if not (judged := completion.get("judged")):
+        return ""
+    others = ", ".join(
+        f"{count} {_NOT_JUDGED.get(why, why)}"
+        for why, count in completion["not_judged"].items()
+        if count
+    )
+    return (
+        f"Of {judged} groups of messages (all gradients, or all replies, of a step), 99 % came "
+        f"within {completion['error_ms']['p99']:.1f} ms, and within "
+        f"{completion['used']['p99']:.0%} of the tolerance, of when links of exactly the rates "
+        "asked for would have brought them." + (f" Not judged: {others}." if others else "")
+    )
 
 
 def _lamp(link: Mapping[str, Any], certificate: Mapping[str, Any]) -> Lamp:
@@ -247,7 +275,8 @@ def _lamp(link: Mapping[str, Any], certificate: Mapping[str, Any]) -> Lamp:
     worst = max(states, key=_WORST.index, default=_WORST[0])
     if worst == "valid" and states[0] == "not judged":
         worst = "not judged"  # a rate that no queue tested was not found to be as asked
-    return Lamp(end, "invalid" if wrong else worst, (*wrong, *(said for said, _, _ in checks)))
+    words = (*wrong, *(said for said, _, _ in checks if said))
+    return Lamp(end, "invalid" if wrong else worst, words)
 
 
 def _checks(
@@ -279,12 +308,16 @@ def _checks(
                 error,
                 limits["mape_1s"],
             )
+    if drops := link["queue"].get("drops"):
+        packets = "1 packet" if drops == 1 else f"{drops} packets"
+        yield f"Its queue was full and dropped {packets}.", 0.0, 0.0
     late = link["changes"].get("lateness_ms") or {}
     if late.get("max") is not None:
         said = f"Its {link['changes']['applied']} changes came at most {late['max']:.1f} ms late."
         yield said, late["max"], limits["lateness_max_ms"]
         if late.get("p99_at_least") is not None:
-            said = f"99 % of them came less than {late['p99']:.1f} ms late."
+            said = f"99 % of them came at most {late['p99']:.1f} ms late."
+            said = said if late["p99"] < late["max"] else ""
             yield said, late["p99_at_least"], limits["lateness_p99_ms"]
     if (excess := link["queue"].get("excess_share")) is not None:
         if excess > limits["excess_share"]:
@@ -338,6 +371,16 @@ def seeds_note(runs: Sequence[Run]) -> str:
     return (
         f"One seed ({seeds[0]}): no intervals. How much results differ between seeds is not known; "
         "small differences may be chance. Several seeds tell: testbed compare."
+    )
+
+
+def target_note(comparison: Compared) -> str:
+    """Explain the time to an accuracy; empty where there is none that all reached."""
+    if comparison.target is None:
+        return ""
+    return (
+        f"To {comparison.target:g}: until the first evaluation with so much accuracy or more, of "
+        "the usual levels the highest that all runs reached."
     )
 
 

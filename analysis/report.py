@@ -21,10 +21,12 @@ from typing import TYPE_CHECKING, Any
 from analysis import job_tables, page_data, page_words, tables
 from analysis.comparison import Compared
 from analysis.figures import figures_of
+from analysis.figures.algorithms import phases
 from analysis.figures.pareto import front
 from analysis.load import Run, load_all, load_groups
 from analysis.statistics import Interval, times
 from analysis.style import save
+from testbed.records.events import PHASES
 from testbed.records.run_directory import to_json, write_atomically
 from testbed.topology import VIRTUAL
 
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 PAGE = Path(str(files("analysis").joinpath("page")))
 SCRIPTS = ("vega", "vega-lite", "vega-embed")
 """Scripts of others in the page, in the order in which they are loaded."""
+COMMUNICATION = ("send", "wait", "receive")
+"""Phases that are communication."""
 RESULT_HEADINGS = (
     "Algorithm",
     "Time",
@@ -97,6 +101,7 @@ def render(groups: Sequence[Sequence[Run]], figures: Sequence[Sequence[Path]] = 
         .render(
             title=" and ".join(dict.fromkeys(str(section["title"]) for section in sections)),
             sections=sections,
+            overview=_overview(sections),
             style=(PAGE / "page.css").read_text(encoding="utf-8"),
             scripts=scripts,
             policy=_policy(scripts),
@@ -104,6 +109,14 @@ def render(groups: Sequence[Sequence[Run]], figures: Sequence[Sequence[Path]] = 
         )
     )
     return page.encode("utf-8", "backslashreplace").decode()  # names of files need not be UTF-8
+
+
+def _overview(sections: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[str]]]:
+    """Time and accuracy of every algorithm in each section; empty without several of results."""
+    if sum(bool(section["outcomes"]) for section in sections) < 2:
+        return []
+    names = dict.fromkeys(name for section in sections for name in section["outcomes"])
+    return [(name, [own["outcomes"].get(name, "–") for own in sections]) for name in names]
 
 
 @cache
@@ -159,6 +172,9 @@ def _section(number: int, runs: Sequence[Run], figures: Iterable[Path]) -> dict[
         "command": page_words.repeat_command(runs),
         "layer_headings": tables.LAYER_HEADINGS,
         "layers": [tables.layer_cells(row) for row in tables.layer_rows(runs)],
+        "outcomes": {},
+        "phase_headings": (),
+        "phases": [],
         "virtual": str(manifest["fabric"]) == VIRTUAL,
     }
     if runs[0].is_job:
@@ -172,12 +188,21 @@ def _section(number: int, runs: Sequence[Run], figures: Iterable[Path]) -> dict[
             "data": page_data.section_data(runs, ()),
         }
     result = page_words.outcome(runs)
+    phase_headings, phase_rows = _phases(runs)
     return {
         **shared,
         "headline": page_words.headline(result),
         "sentences": page_words.algorithm_sentences(runs, result),
         "seeds_note": page_words.seeds_note(runs),
-        "result_headings": RESULT_HEADINGS,
+        "target_note": page_words.target_note(result),
+        "phase_headings": phase_headings,
+        "phases": phase_rows,
+        "outcomes": {
+            own.algorithm: f"{_estimate(own.time_s, '{:.1f}', ' s')}, "
+            f"{_estimate(own.accuracy, '{:.3f}')}"
+            for own in result.algorithms
+        },
+        "result_headings": _result_headings(result),
         "results": _results(result, runs),
         "data": page_data.section_data(runs, _result_rows(result)),
     }
@@ -202,6 +227,12 @@ def _run(run: Run, name: str, cells: Sequence[str]) -> dict[str, Any]:
     }
 
 
+def _result_headings(result: Compared) -> list[str]:
+    """With the time to an accuracy, where all algorithms reached one."""
+    reached = [f"To {result.target:g}"] if result.target else []
+    return [*RESULT_HEADINGS[:3], *reached, *RESULT_HEADINGS[3:]]
+
+
 def _results(result: Compared, runs: Sequence[Run]) -> list[dict[str, Any]]:
     """A row per algorithm: its cells, and the number of its first run, to which they lead."""
     places = {run.algorithm: index for index, run in reversed(list(enumerate(runs)))}
@@ -211,6 +242,7 @@ def _results(result: Compared, runs: Sequence[Run]) -> list[dict[str, Any]]:
                 own.algorithm,
                 _estimate(own.time_s, "{:.1f}", " s"),
                 "baseline" if own.algorithm == result.baseline else times(own.speedup),
+                *([tables.time_to_target(own, result.target)] if result.target else []),
                 _estimate(own.accuracy, "{:.3f}"),
                 _megabytes(own.bytes_up),
                 _megabytes(own.bytes_down),
@@ -221,6 +253,21 @@ def _results(result: Compared, runs: Sequence[Run]) -> list[dict[str, Any]]:
         }
         for own in result.algorithms
     ]
+
+
+def _phases(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
+    """Headings and a row per algorithm: milliseconds of each phase that took time, their sum, and
+    the share of it that is communication."""
+    spent: dict[str, dict[str, float]] = {}
+    for row in phases.data(runs):
+        spent.setdefault(row["algorithm"], {})[row["phase"]] = row["seconds"]
+    names = [name for name in PHASES if any(own[name] for own in spent.values())]
+    cells = []
+    for algorithm, own in spent.items():
+        whole, talk = sum(own.values()), sum(own[name] for name in COMMUNICATION)
+        lengths = (f"{1e3 * length:.3g}" for length in (*(own[name] for name in names), whole))
+        cells.append([algorithm, *lengths, f"{talk / max(whole, 1e-9):.0%}"])
+    return ["Algorithm", *(name.capitalize() for name in names), "In all", "Communication"], cells
 
 
 def _estimate(estimate: Interval, form: str, unit: str = "") -> str:

@@ -282,7 +282,7 @@ def _cells(outcome: ComparedOutcome, comparison: Compared) -> list[str]:
         outcome.algorithm + (" (baseline)" if outcome.algorithm == comparison.baseline else ""),
         _interval(outcome.time_s, "{:.1f}", " s"),
         "1" if outcome.algorithm == comparison.baseline else times(outcome.speedup),
-        _target(outcome, comparison.target),
+        time_to_target(outcome, comparison.target),
         accuracy,
         *(
             _DASH if size is None else megabytes(round(size))
@@ -293,7 +293,8 @@ def _cells(outcome: ComparedOutcome, comparison: Compared) -> list[str]:
     ]
 
 
-def _target(outcome: ComparedOutcome, target: float | None) -> str:
+def time_to_target(outcome: ComparedOutcome, target: float | None) -> str:
+    """Mean time to an accuracy, and how many seeds reached it where not all did."""
     reached = next((each for each in outcome.targets if each.target == target), None)
     if reached is None or reached.time_s.mean is None:
         return _DASH

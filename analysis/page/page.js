@@ -6,8 +6,7 @@
 
   const sections = JSON.parse(document.getElementById('data').textContent);
   const root = document.documentElement;
-  const LIGHT = ['#0072b2', '#c25200', '#00805d', '#a8447f', '#8a6500', '#2a86c2', '#4a4f55', '#7a5cc0'];
-  const DARK = ['#5bb8f0', '#f2904a', '#35cfa0', '#e79ccb', '#f0c04a', '#a5dcff', '#d5dae0', '#b9a2f2'];
+  const COLOURS = 8;
   const DASHES = [[1, 0], [7, 3], [2, 2], [7, 2, 2, 2], [11, 3], [4, 2, 1, 2, 1, 2]];
   const ACTIVITIES = {
     compute: 6, forward: 6, backward: 0, stall: 7, compress: 4, queue: 7, send: 5, wait: 0, receive: 2,
@@ -17,12 +16,19 @@
   const FIT = { type: 'fit-x', contains: 'padding' };
   const drawn = [];
 
-  const dark = () => (root.dataset.theme
-    ? root.dataset.theme === 'dark'
-    : matchMedia('(prefers-color-scheme: dark)').matches);
-  const colours = () => (dark() ? DARK : LIGHT);
-  const colour = (index) => colours()[index % LIGHT.length];
-  const variable = (name) => getComputedStyle(root).getPropertyValue(name).trim();
+  /* Charts name the style's colours, so that these follow the scheme, and print, without drawing anew. */
+  const variable = (name) => `var(${name})`;
+  const colour = (index) => variable(`--a${index % COLOURS}`);
+  /** The line of an algorithm with its dashes, as a background. */
+  const sample = (index) => {
+    const stops = [];
+    let from = 0;
+    DASHES[index % DASHES.length].forEach((length, i) => {
+      stops.push(`${i % 2 ? 'transparent' : colour(index)} ${from}px ${from + length}px`);
+      from += length;
+    });
+    return `repeating-linear-gradient(90deg, ${stops.join(', ')})`;
+  };
   const element = (name, attributes = {}, text = '') => {
     const node = document.createElement(name);
     for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
@@ -55,7 +61,6 @@
   async function embed(host, spec) {
     const result = await vegaEmbed(host, { $schema: 'https://vega.github.io/schema/vega-lite/v6.json', ...spec, config: config() }, {
       actions: false, ast: true, renderer: 'svg', defaultStyle: false, mode: 'vega-lite',
-      tooltip: { theme: dark() ? 'dark' : 'light' },
     });
     host.removeAttribute('title');
     return result.view;
@@ -70,7 +75,9 @@
     return chart;
   }
 
-  const pairs = (points) => (points[0] || []).map((t, i) => ({ t, v: points[1][i], w: points[2] ? points[2][i] : null }));
+  const pairs = (points) => (points[0] || []).map((t, i) => ({ t, v: points[1][i], w: points[2] ? points[2][i] : null, u: points[3] ? points[3][i] : null }));
+  /** Rows with the least and the largest of the workers as rows, too: for a scale. */
+  const ranged = (rows) => rows.flatMap((row) => (row.u === null ? [row] : [{ v: row.w }, { v: row.u }]));
   const spanOf = (values) => {
     const known = values.filter((v) => v > 0);
     return known.length ? Math.max(...known) / Math.min(...known) : 1;
@@ -187,11 +194,9 @@
     }
 
     async draw() {
-      for (const { view } of [...this.panels, ...this.views]) view.finalize();
-      this.panels = []; this.views = [];
-      for (const key of document.querySelectorAll('.key[data-index]')) key.style.background = colour(Number(key.dataset.index));
+      for (const key of document.querySelectorAll('.key[data-index]')) key.style.background = sample(Number(key.dataset.index));
       for (const key of this.node.querySelectorAll('.key[data-algorithm]')) {
-        key.style.background = colour(Math.max(0, this.data.algorithms.indexOf(key.dataset.algorithm)));
+        key.style.background = sample(Math.max(0, this.data.algorithms.indexOf(key.dataset.algorithm)));
       }
       const time = this.node.querySelector('[data-charts="time"]');
       const compared = this.node.querySelector('[data-charts="compared"]');
@@ -216,8 +221,8 @@
       const longest = this.data.runs.reduce((one, run) => (run.asked[0].at(-1) > (one.asked[0].at(-1) || 0) ? run : one), this.data.runs[0]);
       return [
         { title: `Rate of the link ${link}: asked (line) and delivered (points)`, y: 'Mbit/s', asked: pairs(longest.asked), rows: this.rowsOf('delivered'), mark: 'point', strips, scale: yScale([...pairs(longest.asked), ...this.rowsOf('delivered')]) },
-        { title: 'Density k: the share of the gradient that was sent', y: 'k', rows: k, strips, scale: yScale(k) },
-        { title: 'Communication delay: from sending a gradient to holding the mean of all', y: 's', rows: delay, strips, scale: yScale(delay) },
+        { title: 'Density k: the share of the gradient that was to be sent', y: 'k', rows: k, strips, scale: yScale(ranged(k)), band: true },
+        { title: 'Communication delay: from sending a gradient to holding the mean of all', y: 's', rows: delay, strips, scale: yScale(ranged(delay)), band: true },
         { title: 'Test accuracy', y: 'accuracy', rows: this.rowsOf('accuracy'), strips, scale: yScale([], [0, 1]), dots: true },
       ];
     }
@@ -240,7 +245,9 @@
       ].filter((panel) => panel.rows.length || (panel.asked && panel.asked.length));
     }
 
-    async panel(parent, { title, y, rows, asked = [], strips, scale, mark = 'line', dots = false }) {
+    async panel(parent, { title: name, y, rows, asked = [], strips, scale, mark = 'line', dots = false, band = false }) {
+      const workers = band && rows.some((row) => row.u !== null);
+      const title = workers ? `${name}. Line: mean of the workers; band: from the least to the largest of them` : name;
       const chart = place(parent, title, true);
       chart.classList.add('time');
       chart.tabIndex = 0;
@@ -261,6 +268,7 @@
         },
         layer: [
           asked.length && { data: { values: asked }, mark: { type: 'line', clip: true, interpolate: 'step-after', color: variable('--asked'), strokeWidth: 1.2, aria: false }, encoding: { y: value } },
+          workers && { transform: [{ filter: 'isValid(datum.u)' }], mark: { type: 'area', clip: true, opacity: 0.16, aria: false }, encoding: { color, detail, y: { ...value, field: 'w' }, y2: { field: 'u' } } },
           { ...lines, encoding: { ...lines.encoding, y: value } },
           {
             data: { name: 'strips', values: strips },
@@ -289,11 +297,11 @@
         if (!this.chosen(row) || row.v === null || (before && row.t < before.t) || (until && row.t >= until.t)) continue;
         const name = this.seed === null && row.s !== undefined ? `${row.a} s${row.s}` : row.a;
         const far = Math.abs(row.t - time);
-        if (!best.has(name) || far < best.get(name)[0]) best.set(name, [far, row.v, row.t]);
+        if (!best.has(name) || far < best.get(name)[0]) best.set(name, [far, row.v, row.t, row]);
       }
       const near = (this.range[1] - this.range[0]) / 25;
-      const found = [...best].filter(([, [far]]) => far <= near).map(([name, [, value, t]]) => (
-        [name, `${digits(value)}${unit === 'k' || unit === 'accuracy' ? '' : ` ${unit}`}${sparse ? ` at ${digits(t)} s` : ''}`]));
+      const found = [...best].filter(([, [far]]) => far <= near).map(([name, [, value, t, row]]) => (
+        [name, `${digits(value)}${row.u === null || row.u === undefined ? '' : ` (${digits(row.w)} to ${digits(row.u)})`}${unit === 'k' || unit === 'accuracy' ? '' : ` ${unit}`}${sparse ? ` at ${digits(t)} s` : ''}`]));
       return before ? [['asked', `${digits(before.v)} ${unit}`], ...found] : found;
     }
 
@@ -375,7 +383,7 @@
         const y = (field) => ({ field, type: 'quantitative', title: 'Final test accuracy', scale: { domain: around(results.flatMap((r) => [r.v, r.accuracy_low, r.accuracy_high])), nice: false, zero: false } });
         const tooltip = [{ field: 'a', title: 'algorithm' }, { field: 't', title: 'time (s)', format: '.3~f' }, { field: 'v', title: 'accuracy', format: '.3f' }];
         charts.push({
-          title: 'Accuracy against time: the Pareto front (line) joins what nothing else beats in both', rows: results,
+          title: `Accuracy against time. Pareto front, which nothing else beats in both: ${results.filter((r) => r.front).sort((one, other) => one.t - other.t).map((r) => r.a).join(', ')}`, rows: results,
           spec: {
             width: 'container', height: 260, data: { name: 'rows', values: results },
             layer: [
@@ -408,7 +416,7 @@
       if (step.length) {
         const kinds = [...new Set(step.map((r) => r.activity))];
         charts.push({
-          title: 'What nodes did in one step, in the middle of each algorithm’s run', rows: step, wide: true,
+          title: `What nodes did in one step, in the middle of each algorithm’s run. ${this.data.step_words.join('; ')}`, rows: step, wide: true,
           spec: {
             width: 'container', height: 17 * new Set(step.map((r) => r.row)).size, autosize: FIT, data: { name: 'rows', values: step }, mark: { type: 'bar', aria: false, stroke: variable('--bg'), strokeWidth: 0.5, height: { band: 0.9 } },
             encoding: {
@@ -486,20 +494,14 @@
     if (next === 'system') delete root.dataset.theme; else root.dataset.theme = next;
     theme.textContent = `Colours: ${next}`;
     theme.setAttribute('aria-label', `Colours: ${next}. Press to change`);
-    draw();
   });
-  matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => draw());
 
   for (const node of document.querySelectorAll('.section')) drawn.push(new Section(node, sections[Number(node.dataset.section)]));
 
-  let drawing = Promise.resolve();
-  function draw() {
+  async function draw() {
     root.dataset.drawn = 'no';
-    drawing = drawing.then(async () => {
-      for (const section of drawn) await section.draw();
-      root.dataset.drawn = 'yes';
-    });
-    return drawing;
+    for (const section of drawn) await section.draw();
+    root.dataset.drawn = 'yes';
   }
 
   /* A part that an address leads to may lie in something that is folded. */
@@ -508,6 +510,14 @@
     for (let node = target; node; node = node.parentElement) if (node.tagName === 'DETAILS') node.open = true;
   }
   addEventListener('hashchange', unfold);
+  /* Paper has no folds: all but manifests is printed. */
+  const folds = [...document.querySelectorAll('details:not(.long)')];
+  let folded = [];
+  addEventListener('beforeprint', () => {
+    folded = folds.filter((node) => !node.open);
+    for (const node of folded) node.open = true;
+  });
+  addEventListener('afterprint', () => { for (const node of folded) node.open = false; });
   unfold();
   draw();
 })();

@@ -210,8 +210,50 @@ def test_it_says_so_without_scripts(browser: Any, page_file: Path) -> None:
 
 
 def test_it_can_be_printed(browser: Any, page_file: Path) -> None:
-    page = opened(browser, page_file)
+    """Dark on white whatever the screen has, with the lines' names, and without folds."""
+    page = opened(browser, page_file, scheme="dark")
+    for _ in range(2):
+        page.locator("#theme").click()
+    page.wait_for_selector("html[data-theme=dark]")
     page.emulate_media(media="print")
-    assert not first(page, ".controls").is_visible()
+    assert page.evaluate("getComputedStyle(document.body).color") == "rgb(0, 0, 0)"
+    text = first(page, ".chart .role-axis-label text").first
+    assert text.evaluate("(node) => getComputedStyle(node).fill") == "rgb(51, 51, 51)"
+    names = first(page, ".toggles label")
+    assert [name.inner_text().strip() for name in names.all()] == ["none", "topk-0.15", "adaptive"]
+    assert all(name.is_visible() for name in names.all())
+    assert not first(page, ".zoom").is_visible()
+    folded = "document.querySelectorAll('details:not(.long):not([open])').length"
+    assert page.evaluate(folded) > 0
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.evaluate(folded) == 0
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.evaluate(folded) > 0
     assert len(page.pdf(format="A4")) > 20_000
+    page.context.close()
+
+
+def test_keys_have_the_dashes_of_their_lines(browser: Any, page_file: Path) -> None:
+    page = opened(browser, page_file)
+    looks = page.evaluate(
+        "[...document.querySelectorAll('#c1 .toggles .key')].map((node) => node.style.background)"
+    )
+    assert len(set(looks)) == len(looks) == 3
+    assert all("repeating-linear-gradient" in look for look in looks)
+    assert "transparent 7px 10px" in looks[1]
+    page.context.close()
+
+
+def test_a_band_has_the_range_of_the_workers(browser: Any, page_file: Path) -> None:
+    """Workers finish one after the other, so that their delays differ; their densities do not."""
+    page = opened(browser, page_file)
+    captions = first(page, "figcaption").all_inner_texts()
+    assert [("band" in caption) for caption in captions[:PANELS]] == [False, False, True, False]
+    bands = first(page, ".chart.time").nth(2).locator(".mark-area.role-mark path[d]")
+    assert bands.count() == 3
+    chart = first(page, ".chart.time").nth(2)
+    chart.focus()
+    page.keyboard.press("ArrowRight")
+    assert re.search(r"\(\S+ to \S+\) s", page.locator("[role=status]").inner_text())
+    assert any("step 15 at" in caption for caption in captions)
     page.context.close()

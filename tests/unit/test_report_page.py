@@ -17,7 +17,14 @@ from synthetic_run import Recipe, make_run
 
 from analysis import page_words
 from analysis.load import Run, load, load_groups
-from analysis.page_data import MOST_POINTS, section_data, short, thinned, watched_end
+from analysis.page_data import (
+    MOST_POINTS,
+    section_data,
+    short,
+    step_words,
+    thinned,
+    watched_end,
+)
 from analysis.report import PAGE, SCRIPTS, render, sentences, write_report
 from testbed.errors import InputError
 from testbed.fidelity.verdict import Verdict
@@ -172,6 +179,14 @@ def test_words_of_a_job_stay_words(tmp_path: Path) -> None:
     assert any("testbed exec scenario.yaml" in words for words in page.words)
 
 
+def test_a_job_that_is_not_valid_says_so_beside_its_numbers(tmp_path: Path) -> None:
+    sound = load(make_job(tmp_path, Job("sound", steps=4)))
+    wrong = load(make_job(tmp_path, Job("wrong", steps=4, verdict=Verdict("invalid", ["late"]))))
+    first, second = page_words.job_sentences([sound, wrong], ["sound", "wrong"])
+    assert first.endswith(" s a step.")
+    assert second.endswith("; the run is invalid.")
+
+
 def test_the_same_runs_give_the_same_page(paths: list[Path], groups: list[list[Run]]) -> None:
     assert render(groups) == render(load_groups(paths))
 
@@ -220,6 +235,41 @@ def test_another_link_is_watched_where_only_its_rate_changes(groups: list[list[R
     other[1]["asked_bits"] = 5e6
     both = Run(run.path, run.manifest, run.summary, run.events, [*run.links, *other])
     assert watched_end([both]) == ("worker-1", "up")
+
+
+def test_a_line_has_the_range_of_the_workers(groups: list[list[Run]]) -> None:
+    run = with_rates(groups[0][0], [100.0] * 3, [0.5, 0.4, 0.3])
+    other = [{**step, "node": "worker-1", "density": 0.1} for step in run.events["step"]]
+    events = {**run.events, "step": [*run.events["step"], *other]}
+    both = Run(run.path, run.manifest, run.summary, events, run.links)
+    (known,) = section_data([both], ())["runs"]
+    assert known["k"][1:] == [[0.3, 0.25, 0.2], [0.1] * 3, [0.5, 0.4, 0.3]]
+    assert len(known["delay"]) == len(section_data([run], ())["runs"][0]["k"]) == 2
+
+
+def test_the_drawn_step_comes_with_its_time_and_rate(groups: list[list[Run]]) -> None:
+    run = with_rates(groups[0][0], [100.0, 20.0, 50.0], [0.5, 0.4, 0.3])
+    for step, start_s in zip(run.events["step"], (0.0, 0.9, 1.8), strict=True):
+        step["start_s"] = start_s
+    end = "server", "down"
+    assert step_words(run, end) == "step 1 at 0.9 s, server down at 20 Mbit/s to 100 Mbit/s"
+    assert step_words(run, ("server", "up")) == "step 1 at 0.9 s"
+
+
+def test_times_to_an_accuracy_are_those_of_the_records(groups: list[list[Run]], page: Page) -> None:
+    (runs,) = groups
+    target = page_words.outcome(runs).target
+    assert f"To {target:g}" in page.words
+    for run in runs:
+        assert f"{run.summary['time_to_accuracy_s'][f'{target:g}']:.1f} s" in page.words
+
+
+def test_a_table_has_the_phases(groups: list[list[Run]], page: Page) -> None:
+    run = groups[0][0]
+    spent = run.summary["phases_s"]
+    communicating = sum(spent[phase] for phase in ("send", "wait", "receive"))
+    assert f"{communicating / sum(spent.values()):.0%}" in page.words
+    assert f"{1e3 * spent['compress']:.3g}" in page.words
 
 
 def test_sentences_say_how_k_followed_the_link(groups: list[list[Run]]) -> None:
@@ -307,6 +357,12 @@ def link(**parts: Any) -> dict[str, Any]:
         ({"watch": {"mismatches": [{}]}}, "invalid", "something else than was asked"),
         ({"watch": {"failure": "gone"}}, "invalid", "gone"),
         ({"queue": {"excess_share": 0.04}}, "degraded", "4.00% of its bits"),
+        ({"queue": {"drops": 47}}, "valid", "was full and dropped 47 packets."),
+        (
+            {"changes": {"lateness_ms": {"p99": 12.0, "p99_at_least": 11.0, "max": 12.0}}},
+            "degraded",
+            "Its 2 changes came at most 12.0 ms late. It never",
+        ),
     ],
 )
 def test_lamp_of_a_link(
@@ -319,6 +375,23 @@ def test_lamp_of_a_link(
     (lamp,) = known.lamps
     assert (lamp.end, lamp.state) == ("server down", state)
     assert words in " ".join(lamp.sentences)
+
+
+def test_what_is_known_of_messages_is_said(groups: list[list[Run]], tmp_path: Path) -> None:
+    completion = {
+        "groups": 140, "judged": 118, "not_judged": {"short": 0, "drops": 21, "racks": 1},
+        "used": {"p99": 0.32}, "error_ms": {"p99": 6.4},
+    }  # fmt: skip
+    certificate = {"links": [], "thresholds": LIMITS, "seconds": 40.0, "completion": completion}
+    run = groups[0][0]
+    own = Run(tmp_path, run.manifest, run.summary, run.events, run.links)
+    (tmp_path / "certificate.json").write_text(json.dumps(certificate))
+    said = page_words.trust(own).messages
+    assert "Of 118 groups" in said and "within 6.4 ms, and within 32% of the tolerance" in said
+    assert said.endswith("Not judged: 21 whose packets a full queue dropped, 1 racks.")
+    for none in ({**completion, "judged": 0}, None):
+        (tmp_path / "certificate.json").write_text(json.dumps({**certificate, "completion": none}))
+        assert page_words.trust(own).messages == ""
 
 
 @pytest.mark.parametrize("excess", [None, 0.0])
@@ -378,6 +451,11 @@ def test_comparisons_stand_beside_each_other(paths: list[Path], tmp_path: Path) 
     page = Page(render(groups))
     assert [section["algorithms"] for section in page.data] == [["none"]] * 3
     assert {"#c1", "#c2", "#c3"} <= set(page.targets)
+    row = page.words.index("none", page.words.index("Time and test accuracy in each of them:"))
+    for runs, cell in zip(groups, [w for w in page.words[row:] if w.strip()][1:4], strict=True):
+        summary = runs[0].summary
+        accuracy = "–" if summary["accuracy"] is None else f"{summary['accuracy']:.3f}"
+        assert cell == f"{summary['time_s']:.1f} s, {accuracy}"
     with pytest.raises(InputError, match="no run"):
         load_groups([])
 
