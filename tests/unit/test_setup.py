@@ -201,6 +201,16 @@ def test_an_image_is_made_anew_where_something_that_it_is_from_has_changed(
     assert {kind for kind in kinds if getattr(before, kind) != getattr(after, kind)} == made_anew
 
 
+def test_what_a_device_needs_is_in_images_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for present in (False, True):
+        monkeypatch.setattr(images, "has_gpu", lambda present=present: present)
+        found.append(images.tags())
+    without, with_one = found
+    assert without.base == with_one.base
+    assert without.runtime != with_one.runtime and without.node != with_one.node
+
+
 def test_missing_image_says_how_to_make_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(images.docker_engine, "require", lambda: None)
     monkeypatch.setattr(images, "exists", lambda *_: False)
