@@ -12,9 +12,10 @@ from synthetic_job import Job, make_job
 from synthetic_run import Recipe, make_run
 
 from analysis import job_tables, tables
+from analysis.exports import points
 from analysis.figures import FIGURES, OF_JOBS, OF_SOME, figures_of
 from analysis.figures.timeline import View
-from analysis.load import Run, load
+from analysis.load import TABLES, Run, load, tabulated
 from analysis.trace_events import trace
 from testbed.fidelity.summary import summarise, summarise_job
 from testbed.fidelity.verdict import Verdict
@@ -126,6 +127,23 @@ def test_tables_and_times_in_doubt_are_the_same(pair: list[Run]) -> None:
     for end in (None, "server down", "worker-1 up"):
         alike(pair[0].disturbed(end), pair[1].disturbed(end))
     assert pair[0].disturbed() == [(0.5, 0.75), (1.0, 1.5)]
+
+
+def test_series_that_are_exported_are_the_same(pair: list[Run]) -> None:
+    fast, slow = (sorted(map(tuple, points(run)), key=lambda each: each[:2]) for run in pair)
+    assert len({series for series, *_ in fast}) > 6
+    alike(fast, slow)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_that_are_exported_are_the_same(pair: list[Run], name: str) -> None:
+    fast, slow = (tabulated(run, name) for run in pair)
+    if name == "changes":  # the kernel is told wall rates
+        for row in slow:
+            row["rate"] /= FACTOR
+    apart = ("wall_s", "dilation", "dir") if name == "summary" else ()
+    assert fast or name in ("evaluations", "links"), "not every run has them"
+    alike([without(row, *apart) for row in fast], [without(row, *apart) for row in slow])
 
 
 def test_timelines_are_the_same(pair: list[Run]) -> None:

@@ -93,7 +93,10 @@ def test_a_job_has_the_lengths_phases_and_values_of_its_steps(job: Run) -> None:
     steps = [step for step in job.known.steps if step.length_s is not None]
     assert [p.value for p in every["job/step_s"]] == [s.length_s / 2 for s in steps if s.length_s]
     assert [p.at for p in every["job/loss"]] == [1, 2, 3, 4, 5]
-    assert {"phase/compute_s", "phase/exchange_s"} < set(every)
+    for phase, name in (("compute", "phase/compute_s"), ("exchange", "phase/exchange_s")):
+        assert [p.value for p in every[name]] == [s.phases_s[phase] / 2 for s in steps]
+    for name in ("job/step_s", "job/loss", "phase/compute_s", "phase/exchange_s"):
+        assert [p.time_s for p in every[name]] == [s.end_s / 2 for s in steps], name
     assert not any(name.startswith("train/") for name in every)
 
 

@@ -191,6 +191,18 @@ def introduced(listener: MarkListener, rank: int) -> socket.socket:
     return job
 
 
+def test_marks_for_which_there_was_no_room_are_no_nonsense(listener: MarkListener) -> None:
+    """However many there were: the job is heard as soon as there is room again."""
+    listener.heard.maxsize = 10
+    step = b'{"what": "step", "ns": 5, "number": 3}\n'
+    with introduced(listener, 1) as job:
+        job.sendall(step * (10 + 2 * MOST_NONSENSE))
+        assert until(lambda: listener.left_out == {"worker-0": 2 * MOST_NONSENSE})
+        all_heard(listener, 10)
+        job.sendall(step)
+        all_heard(listener, 1)
+
+
 def test_who_reads_no_answers_holds_up_nobody(listener: MarkListener) -> None:
     listener.release(time.monotonic_ns())
     with introduced(listener, 1) as job, introduced(listener, 2) as other:

@@ -205,6 +205,17 @@ def test_spread_takes_values_that_occurred() -> None:
     assert set(spread([]).values()) == {None}
 
 
+@pytest.mark.parametrize("count", [*range(1, 25), 99, 101, 150, 199, 200, 201, 1000])
+def test_spread_takes_the_nearest_rank(count: int) -> None:
+    """The least value that the share of all do not exceed, whatever their number."""
+    measured = spread([float(value) for value in range(count, 0, -1)])
+    for name, share in (("p50", 50), ("p99", 99)):
+        value = measured[name]
+        assert value is not None
+        assert 100 * value >= share * count > 100 * (value - 1), name
+    assert measured["max"] == count
+
+
 def test_how_many_outliers_tell_something_of_the_p99() -> None:
     # P(at least 4 of 100 above the true p99) is 1.8 %, of 3 it is 7.9 %; of 160: 5 is 2.3 %, 4 is 7.8 %.
     for count, tell in ((1, 1), (5, 1), (6, 2), (100, 4), (160, 5), (1_000_000, 10_165)):

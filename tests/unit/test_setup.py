@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -170,6 +171,44 @@ def test_code_changes_only_the_node_image(monkeypatch: pytest.MonkeyPatch, tmp_p
     after = images.tags()
     assert (before.base, before.runtime) == (after.base, after.runtime)
     assert before.node != after.node
+
+
+@pytest.mark.parametrize(
+    ("changed", "made_anew"),
+    [
+        ("base/base.toml", {"base", "runtime", "node"}),
+        ("base/Dockerfile", {"base", "runtime", "node"}),
+        ("runtime/Dockerfile", {"runtime", "node"}),
+        ("wheels", {"runtime", "node"}),
+        ("torch", {"runtime", "node"}),
+        ("node/Dockerfile", {"node"}),
+    ],
+)
+def test_an_image_is_made_anew_where_something_that_it_is_from_has_changed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, changed: str, made_anew: set[str]
+) -> None:
+    shutil.copytree(paths.shipped("images"), tmp_path, dirs_exist_ok=True)
+    monkeypatch.setattr(images, "shipped", lambda _, *parts: tmp_path.joinpath(*parts))
+    for name, listed in (("wheels", "IMAGE"), ("torch", "TORCH_CPU")):
+        shutil.copy(getattr(images, listed), tmp_path / name)
+        monkeypatch.setattr(images, listed, tmp_path / name)
+    before = images.tags()
+    assert images.tags() == before
+    with (tmp_path / changed).open("a") as file:
+        file.write("# changed\n")
+    after = images.tags()
+    kinds = ("base", "runtime", "node")
+    assert {kind for kind in kinds if getattr(before, kind) != getattr(after, kind)} == made_anew
+
+
+def test_what_a_device_needs_is_in_images_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for present in (False, True):
+        monkeypatch.setattr(images, "has_gpu", lambda present=present: present)
+        found.append(images.tags())
+    without, with_one = found
+    assert without.base == with_one.base
+    assert without.runtime != with_one.runtime and without.node != with_one.node
 
 
 def test_missing_image_says_how_to_make_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,6 +140,27 @@ def test_recorded_times_come_round_from_a_place_of_each_nodes_own(tmp_path: Path
     assert found["server"].longest_pace_s == pytest.approx(60 * max(recorded) / 1e3)
 
 
+def test_each_column_and_each_file_is_a_pace_of_its_own(tmp_path: Path) -> None:
+    """The same column goes with several factors; files may have columns of the same name."""
+    (tmp_path / "a.csv").write_text("fast_ms,slow_s\n10,1\n")
+    (tmp_path / "b.csv").write_text("fast_ms,slow_s\n20,2\n")
+
+    def pace(file: str, column: str, scale: int = 1) -> str:
+        return f"{{name: file, file: {file}.csv, column: {column}, scale: {scale}}}"
+
+    own = {
+        "worker-0": pace("a", "fast_ms", 3),
+        "worker-1": pace("a", "slow_s"),
+        "worker-2": pace("b", "fast_ms"),
+        "old": pace("b", "slow_s"),
+    }
+    paces = ", ".join(f"{name}: {one}" for name, one in own.items())
+    found = jobs(written(tmp_path, f"pace: {pace('a', 'fast_ms')}, paces: {{{paces}}}"))
+    asked = {name: times(found[name]).at(1) for name in own}
+    assert asked == pytest.approx({"worker-0": 0.03, "worker-1": 1, "worker-2": 0.02, "old": 2})
+    assert found["server"].longest_pace_s == pytest.approx(2)
+
+
 def test_all_may_begin_with_the_first() -> None:
     pace = RecordedPace(name="file", file="a.csv", begin="first")
     for node in ("a", "b"):

@@ -110,6 +110,14 @@ def test_rows_of_the_same_second_are_one() -> None:
     assert (trace.times_s, trace.duration_s) == ((0.0, 1.0, 3.0), 5.0)
 
 
+def test_bytes_of_the_same_second_are_added_up_and_rates_are_averaged() -> None:
+    rows = "".join(
+        f"2024-05-31T17:59:0{second}Z,{value}\n" for second, value in ((0, 1), (0, 3), (1, 6))
+    )
+    assert parse(f"date,kB\n{rows}", "t").rates_bits == (32_000, 48_000)
+    assert parse(f"date,kB/s\n{rows}", "t").rates_bits == (16_000, 48_000)
+
+
 def test_a_mahimahi_trace_keeps_every_packet() -> None:
     stamps = [7 * i // 3 for i in range(1, 500)]
     trace = parse("\n".join(map(str, stamps)), "t")

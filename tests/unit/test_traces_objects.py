@@ -136,3 +136,21 @@ def test_mahimahi_keeps_bits_and_duration(steps: list[float], values: list[int])
     assert stamps[-1] == max(1, round(trace.duration_s * 1e3))
     bits = trace.mean_bits() * trace.duration_s
     assert len(stamps) == max(1, round(bits / 12_000))
+
+
+@given(lengths, st.lists(st.integers(0, 10**7), min_size=20, max_size=20))
+@settings(max_examples=examples(20), deadline=None)
+def test_mahimahi_lets_a_packet_leave_in_the_ms_in_which_its_last_bit_is_due(
+    steps: list[float], values: list[int]
+) -> None:
+    trace = made_up([step % 10 + 0.001 for step in steps], values)
+    *stamps, _ = map(int, write_mahimahi(trace).split())
+    size = trace.mean_bits() * trace.duration_s / (len(stamps) + 1)
+    for number, stamp in enumerate(stamps, start=1):
+        assert bits_until(trace, stamp / 1e3) >= number * size * (1 - 1e-9)
+        assert bits_until(trace, (stamp - 1) / 1e3) <= number * size * (1 + 1e-9)
+
+
+def bits_until(trace: RateTrace, time_s: float) -> float:
+    pieces = zip(trace.times_s, trace.rates_bits, trace.lengths_s(), strict=True)
+    return sum(rate * min(max(0.0, time_s - begin), length) for begin, rate, length in pieces)
