@@ -29,7 +29,20 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
-from analysis.papers import Claim, Results, Row, Runs, Sections, above, factor, judge, page, written
+from analysis.papers import (
+    Claim,
+    Results,
+    Row,
+    Runs,
+    Sections,
+    above,
+    factor,
+    judge,
+    keeps,
+    page,
+    table,
+    written,
+)
 from analysis.statistics import Interval, interval, ratio
 from analysis.style import PAGE_IN, Rows, heading, look, new_figure, rows_of_bars, save
 
@@ -231,6 +244,9 @@ OTHERS = ("none", "none-overlap", "topk-0.03-overlap", "algc-whole", "lags", "lg
 _PERCENT = "{:.1%}"
 _LAST = 3
 """Pieces of a record at its end, a tenth of the steps, whose training accuracy is told."""
+RESIDUALS = "residuals"
+"""The group of runs of ALGC with and without residuals at the server, of the same length."""
+_KEPT, _SENT = "algc", "algc-residuals"
 
 
 def algorithm(cell: Cell) -> str:
@@ -258,12 +274,71 @@ def sections(results: Results) -> Sections:
     values = measures(runs)
     by_measure = {name: effects(FACTORS, values[name]) for name in MEASURES}
     seeds = by_measure[MEASURES[0]][0].seeds
-    return {
-        "claims": page(judge(list(_claims(runs)))),
+    beside = results.runs(RESIDUALS) if RESIDUALS in results.groups else None
+    claims = [*_claims(runs), *(_residual_claims(beside) if beside else ())]
+    made = {
+        "claims": page(judge(claims)),
         "effects": f"{effects_table(by_measure)}\n\n*{seeds} seeds with all eight.*",
         "last": f"{alone_and_last(values[MEASURES[0]])}\n\n*{seeds} seeds with all eight.*",
         "algorithms": algorithms_table(runs),
     }
+    return {**made, RESIDUALS: residuals_table(beside)} if beside else made
+
+
+def _residual_claims(runs: Runs) -> Iterator[Claim]:
+    sooner = tuple(runs.faster(_SENT, _KEPT, ACCURACY))
+    yield Claim(f"{_SENT} is sooner at {ACCURACY:.0%} than {_KEPT}", "–", sooner, factor)
+    gained = runs.differences(_SENT, _KEPT, "accuracy")
+    yield keeps(f"{_SENT} loses no accuracy against {_KEPT} (margin 0.5 points)", "–", gained)
+    own, other = (runs.values(name, "bytes_up") for name in (_SENT, _KEPT))
+    less = tuple(log(other[seed] / own[seed]) for seed in sorted(own))
+    yield Claim(f"{_SENT} sends less up than {_KEPT}", "–", less, factor)
+
+
+def residuals_table(runs: Runs) -> str:
+    """Return, in Markdown, what ALGC does with and without residuals at the server, and both held
+    against each other by seed."""
+    rows = [
+        _against(runs, f"time to {ACCURACY:.0%} (s)", "{:.3g}", _reached(0)),
+        _against(runs, "steps to it", "{:.0f}", _reached(1)),
+        _against(runs, "a step (ms)", "{:.1f}", _measured("step_s", 1e3)),
+        _against(runs, "MB up", "{:.1f}", _measured("bytes_up", 1e-6)),
+        _against(runs, "MB down", "{:.1f}", _measured("bytes_down", 1e-6)),
+        _against(runs, "test accuracy at the end", "{:.1%}", _measured("accuracy")),
+        _against(runs, "training accuracy at the end", "{:.1%}", _trained),
+    ]
+    return table(["", f"`{_KEPT}`", f"`{_SENT}`", "the second over the first"], rows)
+
+
+_BySeed = Callable[[Runs, str], Mapping[int, float]]
+"""Values of an algorithm, by seed."""
+
+
+def _reached(index: int) -> _BySeed:
+    return lambda runs, name: {
+        seed: float(at[index]) for seed, at in runs.reached(name, ACCURACY).items()
+    }
+
+
+def _measured(measure: str, unit: float = 1.0) -> _BySeed:
+    return lambda runs, name: {
+        seed: unit * value for seed, value in runs.values(name, measure).items()
+    }
+
+
+def _trained(runs: Runs, name: str) -> Mapping[int, float]:
+    return {
+        int(each["seed"]): fmean(own) for each in runs.of(name) if (own := each["train"][-_LAST:])
+    }
+
+
+def _against(runs: Runs, name: str, form: str, of: _BySeed) -> list[str]:
+    """A row: both means, and the ratio by seed."""
+    own, other = of(runs, _SENT), of(runs, _KEPT)
+    seeds = sorted(set(own) & set(other))
+    times = ratio([own[seed] for seed in seeds], [other[seed] for seed in seeds])
+    means_ = [form.format(fmean(each.values())) if each else "–" for each in (other, own)]
+    return [name, *means_, _marked(times)]
 
 
 def _claims(runs: Runs) -> Iterator[Claim]:
@@ -358,7 +433,7 @@ def _line(runs: Runs, name: str) -> str:
     mean = partial(_mean, runs, name)
     times, steps = interval([at for at, _ in reached]), interval([at for _, at in reached])
     speed = interval(runs.faster(name, "none", ACCURACY)).through(exp)
-    trained = interval([fmean(own) for each in runs.of(name) if (own := each["train"][-_LAST:])])
+    trained = interval([*_trained(runs, name).values()])
     count = f"{len(reached)} of {len(runs.values(name, 'step_s'))}"
     cells_ = (
         f"`{name}`",

@@ -293,3 +293,8 @@ class AsyncServer(TrainingServer):
         self._bytes_down = self._exchange.bytes_down
         self._failures.record(self._step)
         self._step = self._version // self._job.workers  # a part of a step is none
+
+    def _outcome(self) -> dict[str, Any]:
+        outcome = super()._outcome()
+        # within a step the parameters are no longer those at the end of the one before
+        return outcome if self._whole_step else {**outcome, "parameters": None}

@@ -95,6 +95,17 @@ def test_a_run_stops_at_its_accuracy() -> None:
     assert reached and reached[0]["step"] <= played.summaries["server"]["steps"] < 200
 
 
+def test_parameters_within_a_step_are_those_of_no_step() -> None:
+    # the accuracy of step 1 is known when the third of two gradients a step comes
+    soon = Stop(steps=9, accuracy=0.01)
+    within = Apart("asgd", [1.0, 2.6], stop=soon, evaluate_every=1).play()
+    assert len(within.of("server", "gradient")) == 3
+    assert within.summaries["server"]["steps"] == 1
+    assert within.summaries["server"]["parameters"] is None
+    whole = Apart("asgd", [1.0, 2.6], stop=Stop(steps=1)).play()
+    assert whole.summaries["server"]["parameters"]
+
+
 @pytest.mark.parametrize("algorithm", ["asgd", "asgd-s2", "backup-1"])
 def test_two_runs_are_identical(algorithm: str) -> None:
     first, second = (Apart(algorithm, [0.3, 0.5, 0.7], stop=Stop(steps=6)).play() for _ in "12")

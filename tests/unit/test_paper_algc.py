@@ -6,10 +6,11 @@ import json
 from csv import DictReader
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from analysis.papers import Runs, above
+from analysis.papers import Results, Runs, above
 from analysis.papers.algc import (
     ACCURACY,
     FACTORS,
@@ -19,6 +20,8 @@ from analysis.papers.algc import (
     cells,
     main,
     measures,
+    residuals_table,
+    sections,
 )
 from testbed.scenario.load import load
 
@@ -134,3 +137,42 @@ def test_the_figure_has_every_effect_and_every_cell(comparison: Path, tmp_path: 
     assert float(overlap["mean"]) == pytest.approx(0.5)
     alone = next(r for r in rows if r["of"] == "none of them")
     assert float(alone["mean"]) == pytest.approx(100 * 0.02 * 2**0.5)
+
+
+def of_a_length(
+    name: str, seed: int, step_s: float, bytes_up: float, accuracy: float
+) -> dict[str, Any]:
+    """A record that reaches the accuracy at step 100 of 200."""
+    return {
+        "algorithm": name, "seed": seed, "verdict": "valid", "step_s": step_s, "mean_k": 0.1, "accuracy": accuracy,
+        "bytes_up": bytes_up, "bytes_down": 2e6, "train": [0.1, 0.8, 0.9, 1.0],
+        "evaluations": [[100, 100 * step_s, ACCURACY], [200, 200 * step_s, accuracy]],
+    }  # fmt: skip
+
+
+def test_residuals_at_the_server_are_held_against_none_by_seed(comparison: Path) -> None:
+    beside = [
+        of_a_length(*each)
+        for seed in (1, 2)
+        for each in (
+            ("algc", seed, 0.02 * seed, 4e6, 0.96),
+            ("algc-residuals", seed, 0.025 * seed, 5e6, 0.95),
+        )
+    ]
+    lines = residuals_table(Runs(beside)).splitlines()
+    assert "| time to 93% (s) | 3 | 3.75 | **1.250 [1.250, 1.250]** |" in lines
+    assert "| steps to it | 100 | 100 | 1.000 [1.000, 1.000] |" in lines
+    assert "| MB up | 4.0 | 5.0 | **1.250 [1.250, 1.250]** |" in lines
+    assert "| training accuracy at the end | 90.0% | 90.0% | 1.000 [1.000, 1.000] |" in lines
+    runs = [
+        {**each, "train": []}
+        for name in Runs.read(comparison).names()
+        for each in Runs.read(comparison).of(name)
+    ]
+    alone, both = (
+        sections(Results({"factorial": runs, **groups}))["claims"].splitlines()
+        for groups in ({}, {"residuals": beside})
+    )
+    assert len(both) == len(alone) + 3
+    verdicts = [line.rsplit("|", 2)[1].strip(" *") for line in both[-3:]]
+    assert verdicts == ["does not", "does not", "does not"]
