@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from analysis import job_tables, page_data, page_words, tables
 from analysis.comparison import Compared
 from analysis.figures import figures_of
-from analysis.figures.pareto import front
+from analysis.figures.algorithms import front
 from analysis.load import Run, load_all, load_groups
 from analysis.statistics import Interval, times
 from analysis.style import save
