@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from analysis import MARGIN
 from analysis.statistics import (
-    MARGIN,
     ONE,
     Entry,
     Inferiority,

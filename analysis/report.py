@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any
 from analysis import job_tables, page_data, page_words, tables
 from analysis.comparison import Compared
 from analysis.figures import figures_of
-from analysis.figures.algorithms import phases
-from analysis.figures.pareto import front
+from analysis.figures.algorithms import front, phases
 from analysis.load import Run, load_all, load_groups
 from analysis.statistics import Interval, times
 from analysis.style import save
@@ -50,14 +49,6 @@ RESULT_HEADINGS = (
 )
 
 
-def make_figures(run_dirs: Iterable[Path], out: Path) -> list[Path]:
-    """Draw every figure of the runs into ``out``. Returns PNG, PDF and CSV of each.
-
-    A comparison's directory stands for its runs. Raises InputError for what is not a run.
-    """
-    return _figures(load_all(run_dirs), out)
-
-
 def write_report(run_dirs: Iterable[Path], out: Path) -> list[Path]:
     """``table.csv``, ``figures/`` and ``report.html`` in ``out``; ``layers.csv`` of runs in
     buckets. Returns all paths, the report last.
@@ -68,7 +59,7 @@ def write_report(run_dirs: Iterable[Path], out: Path) -> list[Path]:
     figures, written = [], []
     for number, runs in enumerate(groups):
         place = out if len(groups) == 1 else out / f"comparison-{number + 1}"
-        figures.append(_figures(runs, place / "figures"))
+        figures.append(make_figures(runs, place / "figures"))
         sheets = {"table.csv": sheet_of(runs).rows(runs), "layers.csv": tables.layer_rows(runs)}
         written += [
             write_atomically(place / name, tables.to_csv(rows))
@@ -315,7 +306,8 @@ def facts(runs: Sequence[Run]) -> dict[str, str]:
     return {name: "; ".join(values) for name, values in collected.items()}
 
 
-def _figures(runs: Sequence[Run], out: Path) -> list[Path]:
+def make_figures(runs: Sequence[Run], out: Path) -> list[Path]:
+    """Draw every figure of the runs into ``out``. Returns PNG, PDF and CSV of each."""
     return [
         path
         for module in figures_of(runs)

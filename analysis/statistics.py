@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Literal
 
+from analysis import MARGIN
 from testbed.fidelity.summary import LEVELS, first_reached
 from testbed.records.run_directory import MANIFEST, read_events, read_json
 
@@ -76,8 +77,6 @@ def _quantile(freedom: int) -> float:
 
 MEASURES = ("time_s", "accuracy", "bytes_up", "bytes_down")
 """Measures that are compared; keys of a run's entry."""
-MARGIN = 0.005
-"""The margin of accuracy: half a point."""
 
 Entry = Mapping[str, Any]
 BySeed = Mapping[int, float]

@@ -15,7 +15,6 @@ import os
 import socket
 import threading
 import time
-from types import TracebackType
 
 __all__ = ["begin", "phase", "step"]
 
@@ -90,12 +89,7 @@ class _Phase:
     def __enter__(self) -> None:
         return None
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         _line.say("end", name=self._name)
 
 

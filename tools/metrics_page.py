@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from testbed.records.metrics import BUCKETS, LABELS, Source, of
+from testbed.records.exporter import BUCKETS, LABELS, Source, metrics_of
 
 _SOURCES: dict[Source, tuple[str, str]] = {
     "node": (
@@ -42,10 +42,10 @@ def page() -> str:
         "Durations are wall time.",
     ]
     for source, (title, text) in _SOURCES.items():
-        rows = [(f"`{row.name}`", row.kind, row.text) for row in of(source)]
+        rows = [(f"`{row.name}`", row.kind, row.text) for row in metrics_of(source)]
         labels = [
             (f"`{row.name}`", f"`{name}`", meaning)
-            for row in of(source)
+            for row in metrics_of(source)
             for name, meaning in row.labels.items()
         ]
         lines += ["", f"## {title}", "", text, "", *_table(("metric", "type", "meaning"), rows)]

@@ -13,11 +13,10 @@ from analysis.figures import (
     fidelity,
     label_shares,
     layers,
-    pareto,
     rate_k_delay,
     timeline,
 )
-from analysis.figures.algorithms import accuracy_over_time, phases, speedup_bars
+from analysis.figures.algorithms import accuracy_over_time, pareto, phases, speedup_bars
 from analysis.figures.job import job_bytes, job_phases, job_steps, job_values
 from analysis.load import Run
 from analysis.style import Rows

@@ -18,7 +18,8 @@ from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
 
-from analysis.statistics import MARGIN, Interval, inferiority, interval, ratio, sound
+from analysis import MARGIN
+from analysis.statistics import Interval, inferiority, interval, ratio, sound
 from testbed.errors import InputError
 from testbed.records.run_directory import (
     COMPARISON,

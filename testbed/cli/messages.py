@@ -93,8 +93,8 @@ def replay(
     """Send FILE's messages over SCENARIO's links: as many bytes, each when what it waited for has
     come."""
     from testbed.comm_trace.trace import read
-    from testbed.runner.comm_replay import replay_messages
-    from testbed.runner.comm_replay_trial import CommReplay
+    from testbed.runner.comm_replay import CommReplay
+    from testbed.runner.run import replay_messages
     from testbed.scenario.load import load
     from testbed.topology import VIRTUAL
 

@@ -16,8 +16,7 @@ from testbed.algorithms import ROWS, Algorithm
 from testbed.cli import options
 from testbed.cli.options import rerun
 from testbed.compatibility import check, resolve
-from testbed.control.base import controller_seed, controllers
-from testbed.control.offline_replay import ReplayedDecisions, compare
+from testbed.control.base import ReplayedDecisions, controller_seed, controllers, replay_decisions
 from testbed.errors import InputError
 from testbed.records.run_directory import EVENTS, MANIFEST, read_json, read_jsonl, readable
 
@@ -169,7 +168,7 @@ def replay_controller(
             (
                 name,
                 rank,
-                compare(
+                replay_decisions(
                     records,
                     partial(
                         make,

@@ -1,29 +1,25 @@
-"""``testbed report``: table, figures and an HTML page from records; ``testbed export``: records in
-the formats of other programs; ``testbed compare``: several seeds, runs interleaved and paired by
-seed, with intervals; resumable.
+"""Verbs that read records alone. ``testbed report``: table, figures and an HTML page; ``testbed
+export``: the formats of other programs; ``testbed timeline``: what every node of a run did when, as
+a trace to look at and as a figure.
 """
 
 from __future__ import annotations
 
 import json
-import shlex
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from analysis.statistics import MARGIN
 from testbed.cli import options
-from testbed.cli.options import rerun
-from testbed.cli.run import prepare_for
 from testbed.errors import InputError, printable
 from testbed.records.run_directory import readable
 
 if TYPE_CHECKING:
-    from analysis.comparison import Compared
-    from testbed.runner.comparison import Comparison, Recorded
+    from analysis.load import Run
 
 
 Runs = Annotated[
@@ -96,190 +92,125 @@ def export(
         print("\n".join(files))
 
 
-Fabric = Annotated[
+RunDir = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
+Steps = Annotated[
     str | None,
     typer.Option(
-        "--fabric", help="Where nodes run: docker, netns (the default), sim.", metavar="NAME"
+        "--steps",
+        help=(
+            "3, or 3:6 for 3 to 6, 3: and :6. Without it the trace has all, the figure the "
+            "middle one."
+        ),
+        metavar="STEPS",
     ),
 ]
-Seeds = Annotated[
-    str | None,
-    typer.Option("--seed", help="Seeds: 3, 1-5 or 1,4; 1-3 by default.", metavar="SEEDS"),
-]
-ComparisonFolder = Annotated[
-    Path | None, typer.Option("--out", help="Where runs/ and comparisons/ go: here.", metavar="DIR")
-]
-Resume = Annotated[
+TraceFile = Annotated[Path, typer.Option("--out", help="The trace to write.", metavar="FILE")]
+Figure = Annotated[
     Path | None,
-    typer.Option("--resume", help="Go on with the comparison in this directory.", metavar="DIR"),
+    typer.Option("--figure", help="Figure to draw, too (.png, .pdf, .svg).", metavar="FILE"),
 ]
-Sweep = Annotated[
-    bool, typer.Option("--sweep", help="Add top-k of six fixed densities, 0.001 to 0.3.")
+Workers = Annotated[
+    int, typer.Option("--workers", help="So many workers are in the figure.", min=1, metavar="N")
 ]
-Baseline = Annotated[
-    str | None,
-    typer.Option("--baseline", help="Compare with this algorithm, not the first.", metavar="NAME"),
-]
-Targets = Annotated[
-    list[float] | None,
-    typer.Option("--target", help="Time to this test accuracy; may be repeated.", metavar="SHARE"),
-]
-Margin = Annotated[
-    float,
-    typer.Option("--margin", help="A loss of accuracy that would not matter.", metavar="SHARE"),
+Kineto = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--kineto",
+        help="Trace of torch.profiler to merge, after NODE= where it does not tell its rank.",
+        metavar="[NODE=]FILE",
+    ),
 ]
 
 
-def compare(
-    context: typer.Context,
-    scenario: options.Scenario,
-    fabric: Fabric = None,
-    algo: options.Algorithms = None,
-    seed: Seeds = None,
-    out: ComparisonFolder = None,
-    resume: Resume = None,
-    sweep: Sweep = False,
-    baseline: Baseline = None,
-    target: Targets = None,
-    margin: Margin = MARGIN,
+def timeline(
+    run: RunDir,
+    steps: Steps = None,
+    out: TraceFile = Path("timeline.json"),
+    figure: Figure = None,
+    workers: Workers = 4,
+    kineto: Kineto = None,
     as_json: options.Json = False,
-    keep: options.Keep = False,
-    quiet: options.Quiet = False,
-    no_figures: options.NoFigures = False,
-    parallel: options.Parallel = 1,
-    guest: options.Guest = False,
 ) -> None:
-    """Run every algorithm with every seed, interleaved, and pair the differences by seed."""
-    _check(target or (), margin)
-    if resume is None:
-        earlier = None
-    else:
-        from testbed.runner.comparison import recorded
-
-        earlier = recorded(resume, out)
-    fabric, out = _destination(earlier, fabric, out)
-    if guest:
-        context.params.update(fabric=fabric, out=out)
-        rerun(context)
-    figures = not no_figures and options.can_draw()
-    prepare_for(context, fabric, keep=keep)
-
-    from testbed.runner.comparison import interleaved, requested_experiment
-    from testbed.runner.run import run as run_all
-
-    experiment = requested_experiment(scenario, algo or (), seed, sweep=sweep, earlier=earlier)
-    names = [algorithm.name for algorithm in experiment.algorithms]
-    if baseline is not None and baseline not in names:
-        hint = f"Give one of {', '.join(names)}"
-        raise InputError(f"{baseline!r} is not compared", where="--baseline", hint=hint)
-
-    again = _flags(baseline, target or (), margin, parallel=parallel, as_json=as_json)
-    again += ["--no-figures"] if no_figures else []
-
-    def resuming(directory: Path) -> str:
-        command = ["testbed", "compare", str(scenario), "--resume", str(directory), *again]
-        return shlex.join(command)
-
-    comparison = run_all(
-        experiment,
-        fabric,
-        out,
-        quiet=quiet,
-        keep_failed=keep,
-        order=interleaved(experiment.algorithms, experiment.seeds),
-        parallel=parallel,
-        earlier=earlier,
-        resuming=resuming,
-    )
-    _present(
-        comparison,
-        as_json,
-        figures=figures,
-        scenario=experiment.loaded.scenario.name,
-        baseline=baseline,
-        asked_targets=target or (),
-        margin=margin,
-        algorithms=names,
-    )
-    if comparison.failed:
-        raise typer.Exit(1)
+    """Write when each node computed, compressed, sent and waited, for Perfetto or chrome://tracing;
+    draw a step."""
+    with readable([run]):
+        _timeline(run, steps, out, figure, workers, kineto or [], as_json)
 
 
-def _flags(
-    baseline: str | None, targets: Sequence[float], margin: float, *, parallel: int, as_json: bool
-) -> list[str]:
-    """Return the flags that a comparison does not keep of how it was asked for."""
-    flags = [] if baseline is None else ["--baseline", baseline]
-    for target in targets:
-        flags += ["--target", f"{target:g}"]
-    flags += [] if margin == MARGIN else ["--margin", f"{margin:g}"]
-    flags += [] if parallel == 1 else ["--parallel", str(parallel)]
-    return flags + (["--json"] if as_json else [])
+def _timeline(
+    run: Path,
+    steps: str | None,
+    out: Path,
+    figure: Path | None,
+    workers: int,
+    kineto: Sequence[str],
+    as_json: bool,
+) -> None:
+    from analysis.figures.timeline import View, save_view
+    from analysis.timeline import chosen, middle
+    from analysis.trace_events import profiler_trace, trace
+    from testbed.records.run_directory import to_json
 
-
-def _check(targets: Sequence[float], margin: float) -> None:
-    for target in targets:
-        if not 0 < target <= 1:
-            raise InputError(
-                f"{target:g} is no accuracy", where="--target", hint="Write a share such as 0.9"
-            )
-    if not 0 <= margin < 1:
+    if figure is not None:
+        options.check_figure(figure, "--figure")
+    loaded = _load(run)
+    if loaded.is_job and (steps is not None or figure is not None):
+        hint = "The trace has the whole job; `testbed report` draws its steps"
         raise InputError(
-            f"{margin:g} is no margin of accuracy", where="--margin", hint="Write a share: 0.005"
+            "a job's steps have no phases of ours", where="--steps, --figure", hint=hint
         )
+    kept = [] if loaded.is_job else chosen(loaded, *bounds(steps))
+    content = trace(loaded, kept, [profiler_trace(loaded, text) for text in kineto])
+    options.write_text(out, to_json(content))
+    if figure is not None:
+        drawn = [middle(loaded)] if steps is None else kept
+        save_view(View(loaded, tuple(drawn), workers), figure)
+    said = {
+        "trace": str(out),
+        "figure": None if figure is None else str(figure),
+        "steps": kept,
+        "events": len(content["traceEvents"]),
+        "buckets": bool(loaded.events.get("bucket")),
+    }
+    print(json.dumps(said, indent=2) if as_json else "\n".join(_described(said)))
 
 
-def _destination(
-    earlier: Recorded | None, fabric: str | None, out: Path | None
-) -> tuple[str, Path]:
-    """Fabric and ``--out``, from the flags or the comparison that is gone on with. Raises
-    InputError."""
-    if earlier is None:
-        return fabric or "netns", out or Path()
-    if fabric is not None:
-        earlier.agree("--fabric", fabric, earlier.fabric)
-    if out is not None:
-        earlier.agree("--out", out.resolve(), earlier.out.resolve())
-    return earlier.fabric, earlier.out
+def bounds(text: str | None) -> tuple[int | None, int | None]:
+    """First and last step of ``--steps``, both included; None: no bound. Raises InputError."""
+    if text is None:
+        return None, None
+    match = re.fullmatch(r"(\d*)(:?)(\d*)", text.strip())
+    if match is None or not any(match.group(1, 3)) or (match[3] and not match[2]):
+        hint = "Such as 3, 3:6, 3: or :6"
+        raise InputError(f"{text!r} is no range of steps", where="--steps", hint=hint)
+    first = int(match[1]) if match[1] else None
+    last = first if not match[2] else int(match[3]) if match[3] else None
+    return first, last
 
 
-def _present(comparison: Comparison, as_json: bool, *, figures: bool, **how: Any) -> None:
-    """Figures, tables and ``compared.json`` into the comparison's directory; table and sentences,
-    or JSON, here."""
-    from analysis.comparison import compared
-    from testbed.cli.run import draw, name_page
-    from testbed.records.run_directory import SUMMARY, read_json
+def _load(directory: Path) -> Run:
+    from analysis.load import load
+    from testbed.records.run_directory import COMPARISON
 
-    summaries = [
-        {**read_json(Path(entry["dir"]) / SUMMARY), "dir": entry["dir"]}
-        for entry in comparison.runs
+    if (directory / COMPARISON).exists():
+        raise InputError(
+            f"{str(directory)!r} is a comparison",
+            where="RUN",
+            hint=f"Give one of its runs: they are listed in its {COMPARISON}",
+        )
+    return load(directory)
+
+
+def _described(said: Mapping[str, object]) -> list[str]:
+    steps = said["steps"]
+    assert isinstance(steps, list)
+    which = f"steps {steps[0]} to {steps[-1]}" if steps else "the job"
+    lines = [
+        f"{said['trace']}: {said['events']} events of {which}; "
+        "open it in ui.perfetto.dev or chrome://tracing"
     ]
-    result = compared(
-        directory=comparison.directory, entries=comparison.runs, summaries=summaries, **how
-    )
-    draw(comparison, figures=figures)
-    text = _written(result, comparison.directory)
-    if as_json:
-        sys.stdout.write(text)
-        return
-    from rich.console import Console
-
-    from analysis.tables import algorithm_table as rich_table
-
-    Console(width=options.table_width()).print(rich_table(result))
-    for sentence in result.sentences():
-        print(sentence)
-    if figures:
-        name_page(comparison)
-
-
-def _written(result: Compared, directory: Path) -> str:
-    from analysis.comparison import COMPARED
-    from analysis.tables import algorithm_rows as rows
-    from analysis.tables import to_csv
-    from testbed.records.run_directory import to_json, write_atomically
-
-    text = to_json(result.to_json(), indent=2) + "\n"
-    write_atomically(directory / COMPARED, text)
-    write_atomically(directory / "algorithms.csv", to_csv(rows(result)))
-    return text
+    if steps and not said["buckets"]:
+        lines.append("no record of buckets: gradients travelled whole, and a step has phases only")
+    if said["figure"] is not None:
+        lines.append(f"figure   {said['figure']}")
+    return lines

@@ -20,8 +20,8 @@ int32       m × 4 bytes
 elias-fano  about log2(n/m) + 2 bits each (below)
 seed        8 bytes, from which both sides work the indices out (below)
 
-Up to ``SORTED`` elements: those with the least words of the seed's stream (``kernels.random``), of
-equal words the first. Beyond: the first ``count`` elements of a random permutation of [0, n), made
+Up to ``SORTED`` elements: those with the least words of the seed's stream (``words``), of equal
+words the first. Beyond: the first ``count`` elements of a random permutation of [0, n), made
 without a table: a Feistel network on the least power of two that holds n, 2^b, applied again until
 the result is below n ("cycle walking", Black and Rogaway 2002). With l = ⌊b/2⌋ lower bits L and the
 b − l upper ones H, and W(s, i) for element i of the stream of s, the rounds r = 0, 2, 4 are
@@ -39,10 +39,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.compress.base import BufferPool, Bytes
-from testbed.compress.kernels.random import words
 from testbed.errors import WireError
 
 Indices = NDArray[np.int64]
+Words = NDArray[np.uint64]
+_STEP, _MIX = 0x9E37_79B9_7F4A_7C15, ((30, 0xBF58_476D_1CE4_E5B9), (27, 0x94D0_49BB_1331_11EB))
+_LAST = 31
 
 
 def low_bits(size: int, count: int) -> int:
@@ -243,8 +245,6 @@ def refuse(indices: Indices, size: int) -> NoReturn:
     raise WireError(f"indices do not ascend: {index} follows {indices[first - 1]}")
 
 
-Words = NDArray[np.uint64]
-
 SORTED = 4096
 """Longest vector whose words are sorted; a Feistel network on few bits would not be random
 enough."""
@@ -270,6 +270,15 @@ def indices(size: int, count: int, seed: int, out: Indices | None = None) -> Ind
         random_loops.fill_permuted(keys(seed), size, out)
     out.sort()
     return out
+
+
+def words(seed: int, count: int) -> Words:
+    """The first ``count`` elements of the stream of ``seed``: those of ``random_loops``, in
+    numpy."""
+    z = np.uint64(seed) + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_STEP)
+    for shift, factor in _MIX:
+        z = (z ^ (z >> np.uint64(shift))) * np.uint64(factor)
+    return z ^ (z >> np.uint64(_LAST))
 
 
 def keys(seed: int) -> Words:

@@ -27,7 +27,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from testbed.control.base import Density, LayerController, Observation, Options
+from testbed.control.base import Density, LayerController, Observation
+from testbed.registry import Options
 
 
 class AccordionOptions(Options):

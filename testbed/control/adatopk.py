@@ -33,9 +33,9 @@ from testbed.control.base import (
     Density,
     DensityLimits,
     Observation,
-    Options,
     Share,
 )
+from testbed.registry import Options
 
 Weight = Annotated[float, Field(ge=0.0)]
 

@@ -1,11 +1,11 @@
 """Controllers: what they are shown after a step, what they answer, their options, and their seeds,
-one per worker, derived from the run's.
+one per worker, derived from the run's; and a controller run again on what a worker recorded.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from math import fsum
@@ -13,10 +13,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 
-from testbed.errors import ExperimentError
+from testbed.errors import ExperimentError, InputError
 from testbed.registry import Configured, Options, Registry
-
-__all__ = ["Controller", "Density", "LayerController", "Observation", "Options", "Share"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,3 +188,65 @@ def controller_seed(seed: int, rank: int) -> int:
     """Seed of the controller on worker ``rank`` in a run with ``seed``: 63 bits, unrelated."""
     digest = blake2b(f"controller {seed} {rank}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedDecisions:
+    """Recorded against replayed densities of one worker, step by step."""
+
+    steps: tuple[int, ...]
+    recorded: tuple[float, ...]
+    replayed: tuple[float, ...]
+
+    @property
+    def mismatches(self) -> tuple[int, ...]:
+        """Steps whose densities are not equal to the last bit."""
+        rows = zip(self.steps, self.recorded, self.replayed, strict=True)
+        return tuple(step for step, was, now in rows if was != now)
+
+    @property
+    def exact(self) -> bool:
+        """Every step agrees, and there is at least one."""
+        return bool(self.steps) and not self.mismatches
+
+
+def replay_densities(
+    records: Iterable[Mapping[str, Any]], make: Callable[[], Controller[Any]]
+) -> list[float]:
+    """Densities that a fresh controller asks for, one per ``step`` record of one worker, in order.
+
+    It is shown the recorded observations. Given a controller other than the recorded one this is an
+    open loop: what it observes are the consequences of another one's densities.
+    Raises InputError for a record whose observation cannot be read.
+    """
+    controller = make()
+    densities = []
+    for record in records:
+        if record.get("kind") != "step":
+            continue
+        densities.append(controller.density())
+        if (observed := record.get("controller")) is not None:
+            controller.observe(_observation(record, observed))
+    return densities
+
+
+def replay_decisions(
+    records: Iterable[Mapping[str, Any]], make: Callable[[], Controller[Any]]
+) -> ReplayedDecisions:
+    """``replay_densities`` beside the recorded ones. Raises InputError for records without them."""
+    steps = [record for record in records if record.get("kind") == "step"]
+    try:
+        numbers = tuple(int(record["step"]) for record in steps)
+        recorded = tuple(float(record["density"]) for record in steps)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"a step record has no usable step or density: {error!r}") from error
+    return ReplayedDecisions(numbers, recorded, tuple(replay_densities(steps, make)))
+
+
+def _observation(record: Mapping[str, Any], observed: Mapping[str, Any]) -> Observation:
+    try:
+        return Observation(**observed)
+    except TypeError as error:
+        raise InputError(
+            f"step {record.get('step')}: the controller's observation cannot be read: {error}"
+        ) from error

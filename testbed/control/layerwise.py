@@ -17,12 +17,11 @@ from testbed.control.base import (
     DensityLimits,
     LayerController,
     Observation,
-    Options,
     Share,
 )
 from testbed.control.cost_model import CommunicationCostModel, CostEstimate
 from testbed.errors import ExperimentError
-from testbed.registry import Carried
+from testbed.registry import Carried, Options
 
 
 class Curves(Carried):

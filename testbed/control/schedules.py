@@ -30,7 +30,8 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 
-from testbed.control.base import Controller, Density, Observation, Options
+from testbed.control.base import Controller, Density, Observation
+from testbed.registry import Options
 
 Densities = Annotated[list[Density], Field(min_length=1)]
 Given = TypeVar("Given", bound=Options)

@@ -1,5 +1,9 @@
-"""Prometheus endpoints of a node and of the session, fed by the records. The names are in
-``records.metrics``.
+"""Prometheus endpoints of a node and of the session, fed by the records; and the names of all
+metrics.
+
+Other people's queries rest on the names: they do not change. The page
+``docs/reference/metrics.md`` is generated from this table (``python tools/metrics_page.py``). Base
+units, ``_total`` on counters, bytes even for rates. Every metric bears the labels ``LABELS``.
 """
 
 from __future__ import annotations
@@ -9,17 +13,154 @@ import platform
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from socketserver import ThreadingMixIn
-from typing import Any
+from typing import Any, Literal
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, make_wsgi_app
 
 import testbed
 from testbed.errors import MachineError
-from testbed.records import metrics
 from testbed.records.events import PHASES, phase_s
+
+Kind = Literal["counter", "gauge", "histogram"]
+Source = Literal["node", "session"]
+
+LABELS = {
+    "run": "name of the run's directory",
+    "scenario": "name of the scenario",
+    "algorithm": "name of the algorithm",
+    "role": "`worker`, `server`, `host` or `session`",
+    "node": "name of the node; empty for the session",
+}
+"""Meanings of the labels of every metric. Bounded: an exporter holds one run at a time, and a node
+has one name and role."""
+
+BUCKETS = (
+    *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
+    *(1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0),
+)
+"""Upper bounds of all histograms in seconds: 1 ms to 100 s, three to a decade."""
+
+STATES = {"valid": 0, "degraded": 1, "invalid": 2}
+"""Values of gauges that hold a state of the verdict."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A metric as it is exported. ``labels``: meanings of its own labels, keyed by name."""
+
+    name: str
+    kind: Kind
+    text: str
+    """Meaning in one sentence, also the help text that Prometheus shows."""
+    labels: dict[str, str] = field(default_factory=dict)
+    source: Source = "node"
+    """Process that exports it: every node's, or the session's where a run is observed."""
+
+
+_WAY = {"direction": "`up` away from a node, `down` to it"}
+_END = {"link": "name of the link", **_WAY}
+
+PHASE = "testbed_phase_seconds"
+DELAY = "testbed_communication_delay_seconds"
+BYTES = "testbed_frame_bytes_total"
+STEPS = "testbed_steps_total"
+DENSITY = "testbed_density_ratio"
+ACCURACY = "testbed_accuracy_ratio"
+LINK_RATE = "testbed_link_rate_bytes_per_second"
+BUILD = "testbed_build_info"
+VERDICT = "testbed_verdict_so_far"
+CHECK = "testbed_check_state"
+WAITING = "testbed_host_waiting_processes"
+PRESSURE = "testbed_host_cpu_pressure_ratio"
+BACKLOG = "testbed_link_backlog_bytes"
+LINK_CHANGES = "testbed_link_changes_total"
+EVENT = "testbed_event_timestamp_seconds"
+
+EVENTS = ("rate", "line", "outage", "service", "pause", "resume", "kill", "restart")
+"""Kinds of events: a link's rate, its delay line, its outage and the service after it; a node's."""
+
+METRICS = (
+    Metric(
+        PHASE,
+        "histogram",
+        "Phases of a worker's steps.",
+        {"phase": ", ".join(f"`{phase}`" for phase in PHASES)},
+    ),
+    Metric(
+        DELAY,
+        "histogram",
+        "From a worker's sending to its holding the aggregate.",
+    ),
+    Metric(BYTES, "counter", "Frame bytes, headers included, as seen from workers.", _WAY),
+    Metric(STEPS, "counter", "Steps finished."),
+    Metric(DENSITY, "gauge", "Density requested for the latest step of a worker: k."),
+    Metric(
+        ACCURACY,
+        "gauge",
+        "Latest accuracy.",
+        {"data": "`train`: a worker's mini-batch; `test`: the server's or first worker's replica"},
+    ),
+    Metric(
+        LINK_RATE,
+        "gauge",
+        "Rate of the node's link.",
+        {**_WAY, "source": "`asked` or `delivered`"},
+    ),
+    Metric(
+        BUILD,
+        "gauge",
+        "Version of the testbed; always 1.",
+        {"version": "of the testbed", "python": "version of Python"},
+    ),
+    Metric(
+        VERDICT,
+        "gauge",
+        "Worst state of all checks so far: 0 valid, 1 degraded, 2 invalid.",
+        source="session",
+    ),
+    Metric(
+        CHECK,
+        "gauge",
+        "State of one check so far: 0 valid, 1 degraded, 2 invalid.",
+        {"check": "name of the measure in the verdict"},
+        "session",
+    ),
+    Metric(
+        WAITING,
+        "gauge",
+        "Processes of this machine that wait for a processor, when scraped.",
+        source="session",
+    ),
+    Metric(
+        PRESSURE,
+        "gauge",
+        "Share of the latest 100 ms in which something waited for a processor.",
+        source="session",
+    ),
+    Metric(BACKLOG, "gauge", "Largest queue of the latest sample of a link.", _END, "session"),
+    Metric(LINK_CHANGES, "counter", "Changes of a link that were made.", _END, "session"),
+    Metric(
+        EVENT,
+        "gauge",
+        "Unix time of the latest event of a link or a node.",
+        {
+            "event": " ".join(f"`{event}`" for event in EVENTS),
+            "on": "`LINK DIRECTION`, or the node's name",
+        },
+        "session",
+    ),
+)
+"""All metrics, nodes' first."""
+
+
+def metrics_of(source: Source) -> list[Metric]:
+    """Return the metrics that a node's or the session's exporter has."""
+    return [metric for metric in METRICS if metric.source == source]
+
 
 MOST_SCRAPES = 16
 """At a time."""
@@ -74,10 +215,10 @@ class _Server(BoundedThreads, WSGIServer):
 class _MetricSet:
     """Metrics of one exporter, of one run at a time, in a registry of its own.
 
-    ``labels``: any of ``metrics.LABELS``, the rest are empty until ``begin``.
+    ``labels``: any of ``LABELS``, the rest are empty until ``begin``.
     """
 
-    source: metrics.Source
+    source: Source
 
     def __init__(
         self, labels: Mapping[str, str], registry: CollectorRegistry | None = None
@@ -85,7 +226,7 @@ class _MetricSet:
         self.registry = registry or CollectorRegistry()
         self._fixed = dict(labels)
         self._labels = self._complete({})
-        self._metrics = {row.name: self._made(row) for row in metrics.of(self.source)}
+        self._metrics = {row.name: self._made(row) for row in metrics_of(self.source)}
         self.begin({})
 
     def begin(self, labels: Mapping[str, str]) -> None:
@@ -131,15 +272,15 @@ class _MetricSet:
 
     def _complete(self, labels: Mapping[str, str]) -> dict[str, str]:
         given = {**self._fixed, **labels}
-        if unknown := set(given) - set(metrics.LABELS):
-            known = ", ".join(metrics.LABELS)
+        if unknown := set(given) - set(LABELS):
+            known = ", ".join(LABELS)
             raise ValueError(f"unknown labels {sorted(unknown)}; there are {known}")
-        return {name: given.get(name, "") for name in metrics.LABELS}
+        return {name: given.get(name, "") for name in LABELS}
 
-    def _made(self, row: metrics.Metric) -> Any:
-        names = (*metrics.LABELS, *row.labels)
+    def _made(self, row: Metric) -> Any:
+        names = (*LABELS, *row.labels)
         if row.kind == "histogram":
-            buckets = metrics.BUCKETS
+            buckets = BUCKETS
             return Histogram(row.name, row.text, names, registry=self.registry, buckets=buckets)
         kind: type[Counter] | type[Gauge] = Counter if row.kind == "counter" else Gauge
         return kind(row.name, row.text, names, registry=self.registry)
@@ -154,21 +295,21 @@ class Exporter(_MetricSet):
         """See ``_MetricSet``."""
         super().begin(labels)
         versions = {"version": testbed.__version__, "python": platform.python_version()}
-        self._of(metrics.BUILD, **versions).set(1)
+        self._of(BUILD, **versions).set(1)
 
     def observe(self, event: Mapping[str, Any]) -> None:
         """Take in a recorded event of this node; kinds without a metric are passed over."""
         if event.get("kind") == "step":
             self._step(event)
         elif event.get("kind") == "round":
-            self._of(metrics.STEPS).inc()
+            self._of(STEPS).inc()
             self._count("up", sum(message["bytes"] for message in event["messages"]))
             self._count("down", event["bytes_down"])
         elif event.get("kind") == "gradient":
-            self._of(metrics.STEPS).inc()
+            self._of(STEPS).inc()
             self._count("up", event["bytes"])
         elif event.get("kind") == "evaluation":
-            self._of(metrics.ACCURACY, data="test").set(event["accuracy"])
+            self._of(ACCURACY, data="test").set(event["accuracy"])
 
     def link(self, sample: Mapping[str, Any]) -> None:
         """Take in a ``LinkSample`` of this node's own link; other link records are passed over."""
@@ -177,20 +318,20 @@ class Exporter(_MetricSet):
         for source in ("asked", "delivered"):
             rate = sample[f"{source}_bits"] / 8 / (sample["to_s"] - sample["from_s"])
             own = {"direction": sample["direction"], "source": source}
-            self._of(metrics.LINK_RATE, **own).set(rate)
+            self._of(LINK_RATE, **own).set(rate)
 
     def _step(self, step: Mapping[str, Any]) -> None:
         for phase in PHASES:
-            self._of(metrics.PHASE, phase=phase).observe(phase_s(step, phase))
-        self._of(metrics.DELAY).observe(step["delay_s"])
-        self._of(metrics.STEPS).inc()
+            self._of(PHASE, phase=phase).observe(phase_s(step, phase))
+        self._of(DELAY).observe(step["delay_s"])
+        self._of(STEPS).inc()
         self._count("up", step["bytes_up"])
         self._count("down", step["bytes_down"])
-        self._of(metrics.DENSITY).set(step["density"])
-        self._of(metrics.ACCURACY, data="train").set(step["accuracy"])
+        self._of(DENSITY).set(step["density"])
+        self._of(ACCURACY, data="train").set(step["accuracy"])
 
     def _count(self, direction: str, amount: float) -> None:
-        self._of(metrics.BYTES, direction=direction).inc(amount)
+        self._of(BYTES, direction=direction).inc(amount)
 
 
 class SessionExporter(_MetricSet):
@@ -203,31 +344,31 @@ class SessionExporter(_MetricSet):
         super().begin({**labels, "role": "session"})
         self._rates: dict[str, float] = {}
         self._lines: dict[str, Any] = {}
-        self._of(metrics.WAITING).set_function(waiting_processes)
+        self._of(WAITING).set_function(waiting_processes)
 
     def judged(self, states: Mapping[str, str]) -> None:
-        """Take in the states of checks so far, keyed by measure; see ``metrics.STATES``."""
+        """Take in the states of checks so far, keyed by measure; see ``STATES``."""
         for check, state in states.items():
-            self._of(metrics.CHECK, check=check).set(metrics.STATES[state])
-        worst = max((metrics.STATES[state] for state in states.values()), default=0)
-        self._of(metrics.VERDICT).set(worst)
+            self._of(CHECK, check=check).set(STATES[state])
+        worst = max((STATES[state] for state in states.values()), default=0)
+        self._of(VERDICT).set(worst)
 
     def record(self, record: Mapping[str, Any], t0_unix_s: float) -> None:
         """Take in a record of links, nodes or the host. ``t0_unix_s``: t0 as Unix time."""
         kind = record.get("kind")
         if kind == "host" and record["pressure"] is not None:
-            self._of(metrics.PRESSURE).set(record["pressure"])
+            self._of(PRESSURE).set(record["pressure"])
         elif kind == "node":
             self._event(record["action"], record["node"], t0_unix_s + record["applied_s"])
         elif kind == "sample":
             own = {"link": record["link"], "direction": record["direction"]}
-            self._of(metrics.BACKLOG, **own).set(record["backlog_bytes"])
+            self._of(BACKLOG, **own).set(record["backlog_bytes"])
         elif kind == "change":
             self._change(record, t0_unix_s + record["applied_s"])
 
     def _change(self, change: Mapping[str, Any], unix_s: float) -> None:
         own = {"link": change["link"], "direction": change["direction"]}
-        self._of(metrics.LINK_CHANGES, **own).inc()
+        self._of(LINK_CHANGES, **own).inc()
         end, rate, line = " ".join(own.values()), change["rate_bits"], change["impairments"]
         if rate == 0 and self._rates.get(end) != 0:
             self._event("outage", end, unix_s)
@@ -240,7 +381,7 @@ class SessionExporter(_MetricSet):
         self._rates[end], self._lines[end] = rate, line
 
     def _event(self, event: str, subject: str, unix_s: float) -> None:
-        self._of(metrics.EVENT, event=event, on=subject).set(unix_s)
+        self._of(EVENT, event=event, on=subject).set(unix_s)
 
 
 def waiting_processes() -> int:

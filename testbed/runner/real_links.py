@@ -14,7 +14,7 @@ from testbed.errors import NarrowsError, NodeLost
 from testbed.exchange.base import exchanges
 from testbed.fidelity.verdict import Verdict
 from testbed.records.events import LostRecord
-from testbed.runner.comm_replay_trial import CommReplay, replay_activity, summarise_replay
+from testbed.runner.comm_replay import CommReplay, replay_activity, summarise_replay
 from testbed.runner.cross_traffic import TrialCrossTraffic
 from testbed.runner.experiment import Experiment, JobFactory
 from testbed.runner.judge import write_verdict

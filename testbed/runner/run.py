@@ -1,5 +1,6 @@
 """``testbed run``: algorithms × seeds, one after the other, each on the same link history from its
-own t0, on real nodes or in virtual time, there also side by side.
+own t0, on real nodes or in virtual time, there also side by side. ``testbed messages replay``: one
+trace of messages, with a run directory like every run's.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import lru_cache, partial
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection
@@ -17,10 +18,13 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from testbed.algorithms import Algorithm
+from testbed.comm_trace.trace import write
 from testbed.errors import ExperimentError, InputError, Interrupted, NarrowsError
 from testbed.fabric.sim.network import Costs
 from testbed.fidelity.summary import finished
-from testbed.records.run_directory import SUMMARY, comparison_directory, to_json
+from testbed.records.run_directory import SUMMARY, comparison_directory, read_json, to_json
+from testbed.runner.comm_replay import CommReplay, SimCommReplay
 from testbed.runner.comparison import BEGUN, Comparison, Order, Recorded
 from testbed.runner.experiment import Experiment, prepare
 from testbed.runner.progress import Progress
@@ -35,6 +39,8 @@ if TYPE_CHECKING:
 MakeTrial = Callable[[TrialPlan], LinkTrial]
 MOST_REASONS = 4
 """Most reasons of a verdict that are printed when its run is over; its summary has all."""
+MESSAGES = "messages.jsonl"
+"""The trace that was replayed, in the run directory."""
 
 
 def run(
@@ -362,3 +368,35 @@ def _trial(task: ParallelTask, out: Path) -> _Outcome:
 @lru_cache(maxsize=1)
 def _experiment(source: Path, algorithm: str) -> Experiment:
     return prepare(source, [algorithm])
+
+
+def replay_messages(
+    replay: CommReplay, fabric: str, out: Path, *, quiet: bool = False, keep_failed: bool = False
+) -> dict[str, Any]:
+    """Play a trace; returns the run's summary. Raises what ended it early; records are kept."""
+    experiment, label, least = replay.experiment, replay.label, 1
+    if fabric != VIRTUAL:
+        from testbed.runner.preflight import check
+
+        least = check(replay.loaded, fabric)
+    progress = Progress(quiet, experiment.dilation, experiment.specs[0].name)
+    plan = TrialPlan.create(experiment, Algorithm(label), replay.seed, out, progress, replay.row())
+    with ExitStack() as stack:
+        stack.enter_context(interruptible())
+        stack.enter_context(plan.directory)
+        write(replay.trace, plan.directory.path / MESSAGES)
+        trial: LinkTrial
+        if fabric == VIRTUAL:
+            trial = SimCommReplay(plan, replay)
+        else:
+            from testbed.runner.real_links import comm_replay_trial
+
+            stack.enter_context(machine(progress.say))
+            progress.say(f"starting {len(experiment.specs)} nodes on the {fabric} fabric")
+            session = comm_replay_trial(
+                plan, replay, fabric, quiet=quiet, keep_failed=keep_failed, least=least
+            )
+            trial = stack.enter_context(session)
+        stack.callback(progress.end)
+        trial.carry_out(begin=lambda: progress.begin(label, None, 1, 1))
+    return read_json(plan.directory.path / SUMMARY)

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 
 from testbed.algorithms import Algorithm
-from testbed.compress.base import Sparse
 from testbed.compress.compressor import EncodedBucket, together
 from testbed.compress.gradient_stats import refuse
 from testbed.compress.kernels.torch_ops import Staging
@@ -169,8 +168,7 @@ class DenseCodec:
         """The gradient's own memory, if it is on the host. Raises GradientError for NaN or inf."""
         gradients = self._replica.flat.gradients
         refuse(gradients, self._replica.flat.layout)
-        whole = Sparse(gradients.numel(), None, gradients)
-        self._sent = self._staging.to_host(whole).values.numpy().data.cast("B")
+        self._sent = self._staging.to_bytes(gradients)
         return [(0, self._sent)]
 
     def summary(self) -> EncodedSummary:

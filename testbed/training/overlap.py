@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from testbed.compress.base import Sparse
 from testbed.compress.kernels.torch_ops import Staging
 from testbed.compress.layout import Layer, Layout, Shard
 from testbed.errors import MachineError
@@ -424,8 +423,7 @@ class DdpStep(SequentialStep):
 
     def _submit(self, step: int, number: int) -> None:
         values = self._gradients[self._buckets[number].elements]
-        bucket = self._stagings[number].to_host(Sparse(values.numel(), None, values))
-        body = bucket.values.numpy().data.cast("B")
+        body = self._stagings[number].to_bytes(values)
         self._tickets.append(self._context.exchange.submit(step, number, body))
 
     def _exchange(self, step: int) -> tuple[ExchangeOutcome, list[Update]]:

@@ -15,13 +15,11 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 
 import kernels_rig as rig
-from random_reference import uniforms
 
 from testbed.compress import kernels
 from testbed.compress.kernels.base import GradientStatistics, Workspace
 from testbed.compress.kernels.compilation import CHUNK
 from testbed.compress.kernels.cpu import CpuKernels
-from testbed.compress.kernels.random import uniforms_on
 from testbed.compress.kernels.torch_ops import CudaKernels, Operations
 
 pytestmark = [
@@ -155,9 +153,3 @@ def test_offsets_beyond_two_gibibytes(operations: Operations) -> None:
     assert operations.moments(x, 1.0).sum_squares == 13.0
     operations.subtract_at(x, indices, values)
     assert operations.add(x, x, x) == GradientStatistics(0.0, 0.0)
-
-
-def test_random_numbers_are_the_hosts() -> None:
-    out = torch.empty(100_000, device="cuda")
-    uniforms_on(2**64 - 1, out)
-    assert torch.equal(out.cpu(), torch.from_numpy(uniforms(2**64 - 1, 100_000)))

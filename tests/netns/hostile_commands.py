@@ -31,7 +31,7 @@ KEY_CALLS = {"x86_64": (248, 250), "aarch64": (217, 219)}
 _SESSION, _JOIN = -3, 1
 _LIMIT_S = 40.0
 MODULES = (
-    "testbed.cli.exec", "testbed.cli.validate", "testbed.cli.report", "testbed.runner.exec.run", "testbed.scenario.load",
+    "testbed.cli.exec", "testbed.cli.validate", "testbed.cli.report", "testbed.cli.run", "testbed.runner.exec.run", "testbed.scenario.load",
     "testbed.runner.comparison", "testbed.comm_trace.trace", "analysis.report", "analysis.figures",
 )  # fmt: skip
 """What most of the commands import."""

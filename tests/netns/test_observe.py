@@ -18,7 +18,7 @@ from command_rig import Command, command_line, descendants
 from dashboard_queries import SCENARIO, address_of, ask, files_of, forget_answered, queries
 
 from testbed.host import prometheus
-from testbed.records import metrics
+from testbed.records import exporter as metrics
 from testbed.runner import dashboard, observe
 
 pytestmark = [

@@ -15,7 +15,7 @@ from command_rig import (
 )
 from training_run import ALGORITHMS, NODES, STEPS, Run, Trained, printed, write
 
-from testbed.records.metrics import LINK_RATE
+from testbed.records.exporter import LINK_RATE
 
 pytestmark = [pytest.mark.judged, pytest.mark.root, pytest.mark.timeout(300)]
 LIMITED = """

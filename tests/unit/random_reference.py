@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.compress.indices import ROUNDS, SORTED, Indices, Words, keys
+from testbed.compress.indices import ROUNDS, SORTED, Indices, Words, keys, words
 from testbed.compress.kernels import cpu, random_loops
-from testbed.compress.kernels.random import words
 
 
 def uniforms(seed: int, count: int) -> NDArray[np.float32]:

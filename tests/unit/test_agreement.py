@@ -12,8 +12,7 @@ from test_control_virtual import played
 from virtual_run import SCENARIO, carried_out
 
 from testbed.compatibility import resolve
-from testbed.control.base import Observation, controller_seed, controllers
-from testbed.control.offline_replay import compare
+from testbed.control.base import Observation, controller_seed, controllers, replay_decisions
 from testbed.errors import WireError
 from testbed.records.run_directory import read_events
 from testbed.training.averaging import ControllerStats, agreed
@@ -61,7 +60,7 @@ def test_all_workers_have_the_same_density(name: str, monkeypatch: pytest.Monkey
         assert mine["controller"]["step"] == before["step"]
         assert mine["controller"]["delay_s"] == theirs["controller"]["delay_s"] >= before["delay_s"]
     make = partial(controllers.get(row.controller), seed=controller_seed(1, 0), **row.options)
-    assert compare(first, make).exact and compare(second, make).exact
+    assert replay_decisions(first, make).exact and replay_decisions(second, make).exact
 
 
 def test_without_agreement_workers_differ(monkeypatch: pytest.MonkeyPatch) -> None:

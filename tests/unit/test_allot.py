@@ -9,8 +9,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from testbed.control.base import LEVELS
-from testbed.control.byte_budget import (
+from testbed.control.algc import (
     Cost,
     Limit,
     edges,
@@ -19,6 +18,7 @@ from testbed.control.byte_budget import (
     minimise_error,
     one_for_all,
 )
+from testbed.control.base import LEVELS
 from testbed.control.cost_model import DensitySizes
 from testbed.control.layerwise import error_at
 from testbed.control.lgreco import PARTS, cheapest

@@ -199,7 +199,7 @@ def test_the_run_most_in_doubt_is_the_one_whose_links_are_shown(runs: list[Run])
 
 
 def test_the_same_runs_give_the_same_bytes(paths: list[Path], drawn: Path, tmp_path: Path) -> None:
-    for path in make_figures(paths, tmp_path):
+    for path in make_figures(load_all(paths), tmp_path):
         assert path.read_bytes() == (drawn / "figures" / path.name).read_bytes(), path.name
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from synthetic_run import Recipe, make_run
 
-from analysis.figures import figures_of, pareto
+from analysis.figures import figures_of
+from analysis.figures.algorithms import front, pareto
 from analysis.load import Run, load_all
 from testbed.fidelity.verdict import Verdict
 
@@ -30,8 +31,8 @@ def runs(paths: list[Path]) -> list[Run]:
 
 def test_the_front_is_of_those_that_nothing_beats() -> None:
     points = [(3.0, 0.8), (1.0, 0.5), (2.0, 0.9), (2.0, 0.7), (4.0, 0.9), (5.0, 0.95)]
-    assert pareto.front(points) == [(1.0, 0.5), (2.0, 0.9), (5.0, 0.95)]
-    assert pareto.front([]) == []
+    assert front(points) == [(1.0, 0.5), (2.0, 0.9), (5.0, 0.95)]
+    assert front([]) == []
 
 
 def test_rows_are_means_over_seeds_with_intervals(runs: list[Run]) -> None:

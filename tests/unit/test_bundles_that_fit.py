@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from testbed.comm_trace.trace import MessageTrace
-from testbed.runner import comm_replay, link_replay, preflight, real_links, run
-from testbed.runner.comm_replay_trial import CommReplay
+from testbed.runner import link_replay, preflight, real_links, run
+from testbed.runner.comm_replay import CommReplay
 from testbed.runner.exec import run as exec_run
 from testbed.runner.exec.launch_spec import LaunchSpec
 from testbed.runner.experiment import from_loaded
@@ -108,7 +108,5 @@ def test_every_command_hands_it_to_its_links(
         elif command == "run":
             run.run(from_loaded(loaded), "netns", tmp_path, quiet=True)
         else:
-            comm_replay.replay_messages(
-                CommReplay(loaded, MessageTrace({})), "netns", tmp_path, quiet=True
-            )
+            run.replay_messages(CommReplay(loaded, MessageTrace({})), "netns", tmp_path, quiet=True)
     assert given == [4]

@@ -220,7 +220,7 @@ def test_an_invalid_run_is_exit_code_1_after_its_results_were_shown(
     shown: list[Any] = []
     monkeypatch.setattr("testbed.runner.run.run", lambda *_, **__: Done(tmp_path, failed=failed))
     monkeypatch.setattr("testbed.cli.run.present", lambda comparison, *_, **__: shown.append(comparison))  # fmt: skip
-    monkeypatch.setattr("testbed.cli.report._present", lambda comparison, *_, **__: shown.append(comparison))  # fmt: skip
+    monkeypatch.setattr("testbed.cli.run._present_compared", lambda comparison, *_, **__: shown.append(comparison))  # fmt: skip
     result = call(verb, DEMO, "--fabric", "sim", "--out", str(tmp_path))
     assert result.exit_code == int(failed)
     assert [done.failed for done in shown] == [failed]

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from testbed.control.algc import ladder
 from testbed.control.base import LEVELS, controllers
-from testbed.control.byte_budget import ladder
 from testbed.control.cost_model import AlphaBeta, DensitySizes, payload
 
 HIDING = {

@@ -14,8 +14,15 @@ import typer
 from testbed.cli.replay import replay_controller
 from testbed.compatibility import known, resolve
 from testbed.control.adatopk import AdaTopK
-from testbed.control.base import LEVELS, Controller, Observation, controller_seed, controllers
-from testbed.control.offline_replay import compare, replay
+from testbed.control.base import (
+    LEVELS,
+    Controller,
+    Observation,
+    controller_seed,
+    controllers,
+    replay_decisions,
+    replay_densities,
+)
 from testbed.control.schedules import Fixed
 from testbed.errors import ExperimentError, InputError
 
@@ -82,11 +89,11 @@ def spoil(run: Path, step: int) -> None:
 def test_the_same_inputs_give_the_same_densities() -> None:
     records = worker("w", AdaTopK(seed=3), Random(1))
     records = json.loads(json.dumps(records))
-    densities = replay(records, lambda: AdaTopK(seed=3))
+    densities = replay_densities(records, lambda: AdaTopK(seed=3))
     assert densities == [record["density"] for record in records if record["kind"] == "step"]
     assert len(set(densities)) > 20
-    assert compare(records, lambda: AdaTopK(seed=3)).exact
-    assert not compare(records, lambda: AdaTopK(seed=4)).exact
+    assert replay_decisions(records, lambda: AdaTopK(seed=3)).exact
+    assert not replay_decisions(records, lambda: AdaTopK(seed=4)).exact
 
 
 def test_records_without_observations() -> None:
@@ -94,12 +101,12 @@ def test_records_without_observations() -> None:
     records = [
         {"kind": "step", "step": step, "density": 0.5, "controller": None} for step in (0, 1)
     ]
-    assert compare(records, lambda: Fixed(seed=0, density=0.5)).exact
-    assert compare(records, lambda: Fixed(seed=0, density=0.4)).mismatches == (0, 1)
+    assert replay_decisions(records, lambda: Fixed(seed=0, density=0.5)).exact
+    assert replay_decisions(records, lambda: Fixed(seed=0, density=0.4)).mismatches == (0, 1)
 
 
 def test_nothing_recorded_is_not_exact() -> None:
-    assert not compare([], lambda: Fixed(seed=0)).exact
+    assert not replay_decisions([], lambda: Fixed(seed=0)).exact
 
 
 @pytest.mark.parametrize(
@@ -112,7 +119,7 @@ def test_nothing_recorded_is_not_exact() -> None:
 )
 def test_records_that_cannot_be_used(record: dict[str, Any]) -> None:
     with pytest.raises(InputError):
-        compare([record], lambda: Fixed(seed=0))
+        replay_decisions([record], lambda: Fixed(seed=0))
 
 
 @pytest.mark.parametrize("name", ["adatopk", "adatopk-kd0.1", "adatopk-slope", "topk-0.15", "none"])

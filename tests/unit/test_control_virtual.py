@@ -15,8 +15,7 @@ from virtual_setup import ALGORITHMS, Stage
 
 from testbed.algorithms import Algorithm
 from testbed.compatibility import known, resolve
-from testbed.control.base import controller_seed, controllers
-from testbed.control.offline_replay import compare, replay
+from testbed.control.base import controller_seed, controllers, replay_decisions, replay_densities
 from testbed.errors import ExperimentError, InputError
 from testbed.records.run_directory import read_events
 from testbed.scenario.model import Optimizer, ScheduleModel, Stop
@@ -45,7 +44,7 @@ def test_it_trains_and_replays_exactly(name: str, monkeypatch: pytest.MonkeyPatc
     make = controllers.get(row.controller)
     for rank, steps in enumerate(played(row, monkeypatch).values()):
         again = partial(make, seed=controller_seed(1, rank), **row.options)
-        assert compare(steps, again).exact
+        assert replay_decisions(steps, again).exact
         assert len(steps) == STEPS
         assert all(step["sent_count"] >= 1 for step in steps)
 
@@ -108,7 +107,7 @@ def before(played_once: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def test_records_without_the_newer_fields(name: str, before: list[dict[str, Any]]) -> None:
     """In open loop: every controller makes do, or says which field it lacks."""
     try:
-        densities = replay(before, lambda: controllers.get(name)(seed=1))
+        densities = replay_densities(before, lambda: controllers.get(name)(seed=1))
     except (ExperimentError, InputError) as error:
         lacking = "layers" if name == "accordion" else "buckets"
         assert f"step 1 has no `{lacking}`" in str(error)

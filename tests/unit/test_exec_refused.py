@@ -11,7 +11,7 @@ from testbed.cli import main
 from testbed.comm_trace.trace import MessageTrace
 from testbed.errors import InputError, MachineError
 from testbed.fabric.base import ExecEnvironment
-from testbed.runner.comm_replay_trial import CommReplay
+from testbed.runner.comm_replay import CommReplay
 from testbed.runner.exec import run as exec_run
 from testbed.runner.exec.launch_spec import LaunchSpec
 from testbed.scenario.load import load

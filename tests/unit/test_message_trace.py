@@ -11,7 +11,7 @@ from testbed.comm_trace.replay_role import acts_of, mapped
 from testbed.comm_trace.trace import MessageTrace, TraceOperation, contents, read, write
 from testbed.errors import InputError
 from testbed.fidelity.verdict import Verdict
-from testbed.runner import comm_replay_trial
+from testbed.runner import comm_replay
 
 SEND = TraceOperation("send", (0,), peer="b", bytes=1000, tag=3, begin_s=0.5, step=1)
 RECEIVE = TraceOperation("receive", peer="a", bytes=1000, tag=3)
@@ -144,10 +144,10 @@ def test_a_replayed_step_ends_with_the_last_of_its_messages(
         message(0, "worker-0", 1, 0.5), message(2, "server", 10, 9.0), message(1, "worker-0", 100, 4.0),
         message(1, "server", 1000, 6.0), message(1, "worker-0", 10_000, 5.0), message(2, "worker-0", 100_000, 8.0),
     ]  # fmt: skip
-    monkeypatch.setattr(comm_replay_trial, "read_json", lambda _: manifest)
-    monkeypatch.setattr(comm_replay_trial, "read_events", lambda _: {"message": messages})
+    monkeypatch.setattr(comm_replay, "read_json", lambda _: manifest)
+    monkeypatch.setattr(comm_replay, "read_events", lambda _: {"message": messages})
     done = {"a": {"summary": {"end_s": 9.5}}, "b": {"summary": {"end_s": 9.0}}}
-    found = comm_replay_trial.summarise_replay(tmp_path, Verdict("valid", []), done)
+    found = comm_replay.summarise_replay(tmp_path, Verdict("valid", []), done)
     assert (found["step_ends_s"], found["steps"]) == ([3.0, 4.5], 2)
     assert (found["bytes_up"], found["bytes_down"]) == (110_101, 1010)
     assert (found["wall_s"], found["time_s"], found["messages"]) == (9.5, 4.75, 6)

@@ -15,10 +15,9 @@ from testbed.comm_trace.from_records import of_run
 from testbed.comm_trace.trace import MessageTrace, TraceOperation, read, write
 from testbed.errors import InputError
 from testbed.records.run_directory import read_events, read_json
-from testbed.runner.comm_replay import MESSAGES, replay_messages
-from testbed.runner.comm_replay_trial import CommReplay
+from testbed.runner.comm_replay import CommReplay
 from testbed.runner.experiment import prepare
-from testbed.runner.run import run
+from testbed.runner.run import MESSAGES, replay_messages, run
 from testbed.scenario.load import load
 
 SCENARIO = """

@@ -19,8 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from synthetic_run import Recipe, make_run
 
 from testbed.errors import MachineError
+from testbed.records import exporter as metrics
 from testbed.records import exporter as module
-from testbed.records import metrics
 from testbed.records.events import GradientRecord
 from testbed.records.exporter import Exporter, SessionExporter
 from testbed.records.run_directory import read_events, read_jsonl
@@ -57,12 +57,12 @@ def values(exporter: Exporter | SessionExporter, name: str, **labels: str) -> li
 
 
 def test_names_and_labels_are_frozen() -> None:
-    assert [row.name for row in metrics.of("node")] == [
+    assert [row.name for row in metrics.metrics_of("node")] == [
         "testbed_phase_seconds", "testbed_communication_delay_seconds", "testbed_frame_bytes_total",
         "testbed_steps_total", "testbed_density_ratio", "testbed_accuracy_ratio",
         "testbed_link_rate_bytes_per_second", "testbed_build_info",
     ]  # fmt: skip
-    assert [row.name for row in metrics.of("session")] == [
+    assert [row.name for row in metrics.metrics_of("session")] == [
         "testbed_verdict_so_far", "testbed_check_state", "testbed_host_waiting_processes",
         "testbed_host_cpu_pressure_ratio", "testbed_link_backlog_bytes", "testbed_link_changes_total",
         "testbed_event_timestamp_seconds",
@@ -207,7 +207,7 @@ def test_it_answers_scrapes_until_it_is_stopped(run: Path) -> None:
             Exporter({}).serve(address, port)
     finally:
         stop()
-    for name in (row.name for row in metrics.of("node")):
+    for name in (row.name for row in metrics.metrics_of("node")):
         if name != metrics.LINK_RATE:
             assert name.removesuffix("_total") in text
     again = exporter.serve(address, port)

@@ -16,7 +16,7 @@ from ruamel.yaml import YAML
 
 from testbed.errors import InputError, MachineError
 from testbed.host import prometheus
-from testbed.records import metrics
+from testbed.records import exporter as metrics
 from testbed.runner import dashboard, observe
 from testbed.runner.dashboard import ObservedRun
 

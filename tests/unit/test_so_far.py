@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from testbed.records.exporter import STATES
 from testbed.records.manifest import THRESHOLDS
-from testbed.records.metrics import STATES
 from testbed.runner.observe import LEAST_STEPS, VerdictSoFar
 
 CHECKS = {

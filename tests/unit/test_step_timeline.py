@@ -28,7 +28,7 @@ from analysis.timeline import (
 )
 from analysis.trace_events import trace
 from testbed.cli import application
-from testbed.cli.timeline import bounds
+from testbed.cli.report import bounds
 from testbed.errors import InputError
 
 STEPS = 5

@@ -14,8 +14,7 @@ from ruamel.yaml import YAML
 
 from testbed.errors import ExperimentError, InputError, MachineError
 from testbed.fabric.docker.compose_file import Document, load_templates, to_yaml
-from testbed.fabric.swarm.agents import AgentListener
-from testbed.fabric.swarm.clocks import ClockReading, best, moved_ns
+from testbed.fabric.swarm.agents import AgentListener, ClockReading, best, moved_ns
 from testbed.fabric.swarm.engine import SwarmTask, _gpus, _runs
 from testbed.fabric.swarm.stack_file import (
     AGENT,

@@ -9,6 +9,7 @@ from random import Random
 import numpy as np
 import pytest
 import torch
+from random_reference import uniforms
 from value_cases import CASES, MIXED, SEED, SHAPED, Case, same, vectors, written
 
 from testbed.bench.reference import DECODE, ENCODE, Draw
@@ -16,7 +17,6 @@ from testbed.compress.base import codings
 from testbed.compress.builtin import coding_of
 from testbed.compress.kernels import compilation
 from testbed.compress.kernels.compilation import CHUNK
-from testbed.compress.kernels.random import uniforms_on
 
 every = pytest.mark.parametrize("case", CASES, ids=str)
 every_one = pytest.mark.parametrize("case", [*CASES, *SHAPED], ids=str)
@@ -35,9 +35,7 @@ def hashed(seed: int) -> Draw:
     """Return a function that draws what the loops draw from a seed."""
 
     def draw(count: int) -> torch.Tensor:
-        out = torch.empty(count)
-        uniforms_on(seed, out)
-        return out
+        return torch.from_numpy(uniforms(seed, count))
 
     return draw
 

@@ -11,8 +11,7 @@ from not_empty import not_empty
 from virtual_setup import ALGORITHMS, LINK, PACE_S, Played, Stage
 
 from testbed.control.adatopk import AdaTopK
-from testbed.control.base import controller_seed
-from testbed.control.offline_replay import compare
+from testbed.control.base import controller_seed, replay_decisions
 from testbed.errors import NodeLost, WireError
 from testbed.node import Kind, Message
 from testbed.records.events import (
@@ -133,7 +132,9 @@ def test_adatopk_replays_to_the_recorded_densities() -> None:
     played = Stage(2, "adatopk").play()
     for rank in (0, 1):
         records = played.of(f"worker-{rank}", "step")
-        assert compare(records, lambda rank=rank: AdaTopK(seed=controller_seed(1, rank))).exact
+        assert replay_decisions(
+            records, lambda rank=rank: AdaTopK(seed=controller_seed(1, rank))
+        ).exact
 
 
 def test_dilation_scales_what_the_controller_sees() -> None:

@@ -1,5 +1,12 @@
-"""Loops that draw random numbers by position (``random``), and the permutation behind a seed's
-indices (``testbed.compress.indices``).
+"""Loops that draw random numbers by position, and the permutation behind a seed's indices
+(``testbed.compress.indices``).
+
+Element i depends on the seed and on i alone. The stream of a seed is what splitmix64 (Steele, Lea,
+Flood 2014) gives when it starts there:
+
+    mix(seed + (i + 1) · 0x9E3779B97F4A7C15)        modulo 2⁶⁴
+
+so that any part of it can be made anywhere, by any number of threads, with the same bits.
 """
 
 from __future__ import annotations

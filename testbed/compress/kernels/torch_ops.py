@@ -173,6 +173,11 @@ class Staging:
         copied.synchronize()  # so nothing is freed while it is read
         return replace(sparse, indices=indices, values=values)
 
+    def to_bytes(self, values: Tensor) -> memoryview:
+        """The elements of a vector, all of them, as ``to_host`` copies them."""
+        whole = self.to_host(Sparse(values.numel(), None, values))
+        return whole.values.numpy().data.cast("B")
+
     def to_device(self, tensor: Tensor, device: torch.device) -> Tensor:
         """``tensor`` (on the CPU) for what is queued on ``device`` from now on; the host does not
         wait for the copy."""

@@ -2,7 +2,7 @@
 by its own host's clock.
 
 Every agent connects to the controller over the control network. It is asked for its clock once a
-second: that is the sign of life of its host, too.
+second, by questions and answers as in NTP: that is the sign of life of its host, too.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import asdict, dataclass
 from typing import IO, Any, TypeVar
 
 from testbed.errors import ExperimentError, MachineError
-from testbed.fabric.swarm.clocks import MOST_ERROR_NS, ClockReading, best, moved_ns
 from testbed.fabric.swarm.stack_file import SwarmHost, Underlay
 from testbed.links.agent.client import AgentClient, LinkReport, ScheduleFeeder
 from testbed.links.agent.protocol import LinkSettings, read
@@ -27,6 +27,34 @@ from testbed.records.intervals import HostClockOffset
 from testbed.scenario.link_state import LinkChange, LinkDirection, LinkState
 from testbed.topology import AGENT_PORT, Cable, Interface
 from testbed.transport.connection import TcpInfo
+
+MOST_ERROR_NS = 5_000_000
+"""A clock that is known less well, or has moved further during a run, is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClockReading:
+    """One answer. ``ahead_ns``: by how much the host's monotonic clock is ahead, known to
+    ``error_ns``, half of the round trip; ``wall_ahead_ns``: the same of its wall clock."""
+
+    ahead_ns: int
+    error_ns: int
+    wall_ahead_ns: int
+
+    def to_json(self) -> dict[str, Any]:
+        """For the manifest."""
+        return asdict(self)
+
+
+def best(readings: Sequence[ClockReading]) -> ClockReading:
+    """The reading of the shortest round trip: its answer cannot be off by more than half of it."""
+    return min(readings, key=lambda reading: reading.error_ns)
+
+
+def moved_ns(before: ClockReading, after: ClockReading) -> int:
+    """The most by which two clocks can have moved against each other between two readings."""
+    return abs(after.ahead_ns - before.ahead_ns) + before.error_ns + after.error_ns
+
 
 T = TypeVar("T")
 GREETING_S, GREETING_BYTES = 5.0, 4096
