@@ -14,7 +14,8 @@ from lock import BUILDING, PYPI, ROOT
 from testbed.host.paths import CPU_INDEX, project
 
 PLACE = ROOT / "build" / "lower-bounds"
-TESTS = ["tests/unit", "-m", "not timed and not nightly and not root and not docker", "-q"]
+TESTS = ["tests/unit", "-m", "not timed and not nightly and not root and not docker"]
+TESTS += ["-q", "-n", "auto"]  # a worker for each processor
 
 
 def main(arguments: list[str]) -> int:

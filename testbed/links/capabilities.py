@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -162,15 +163,22 @@ def _how_to_get(absent: set[str]) -> str:
 
 
 def _distribution() -> str:
-    release = os.uname().release
     try:
         known = Path("/etc/os-release").read_text()
     except OSError:
         known = ""
+    return kernel_package(known, os.uname().release)
+
+
+def kernel_package(known: str, release: str) -> str:
+    """Return which package has the kernel's modules, by a system's ``os-release`` and its kernel's
+    ``release``, which in a container may be another distribution's."""
     words = {line.partition("=")[2].strip('"') for line in known.splitlines() if line[:2] == "ID"}
     names = " ".join(words)
-    if "ubuntu" in names:
+    if "ubuntu" in names and re.fullmatch(r"[0-9.]+-[0-9]+-[a-z0-9-]+", release):
         return f"Install it with 'apt-get install linux-modules-extra-{release}'."
+    if "ubuntu" in names:
+        return "Install Ubuntu's own kernel with 'apt-get install linux-image-generic' and boot it."
     if any(name in names for name in ("fedora", "rhel", "centos")):
         return f"Install it with 'dnf install kernel-modules-extra-{release}'."
     if "debian" in names:

@@ -22,7 +22,7 @@ from testbed.links.agent.protocol import (
     read,
 )
 from testbed.links.agent.server import AgentServer
-from testbed.links.capabilities import Capabilities
+from testbed.links.capabilities import Capabilities, kernel_package
 from testbed.scenario.link_state import (
     FourState,
     GilbertElliott,
@@ -156,6 +156,21 @@ def test_what_is_missing_is_named_with_a_fix() -> None:
     assert "root" in (rootless.fix or "")
     assert "htb" in found("htb")
     assert "netem" not in found("htb")
+
+
+@pytest.mark.parametrize(
+    ("known", "release", "package"),
+    [
+        ("ID=ubuntu\nID_LIKE=debian\n", "6.8.0-31-generic", "linux-modules-extra-6.8.0-31-generic"),
+        ("ID=ubuntu\nID_LIKE=debian\n", "6.12.9-cloud", "linux-image-generic"),
+        ("ID=debian\n", "6.12.9-cloud", "linux-image-amd64"),
+        ('ID="rocky"\nID_LIKE="rhel centos fedora"\n', "5.14", "kernel-modules-extra-5.14"),
+    ],
+)
+def test_a_kernel_of_another_distribution_has_no_package_here(
+    known: str, release: str, package: str
+) -> None:
+    assert f" {package}'" in kernel_package(known, release)
 
 
 @pytest.mark.parametrize(
