@@ -137,6 +137,11 @@ def section_data(runs: Sequence[Run], results: Iterable[Mapping[str, Any]]) -> d
     }
 
 
+def rate_words(rate_bits: float) -> str:
+    """A rate of a link in three digits, with its unit."""
+    return str(Rate(round(float(f"{rate_bits:.3g}"))))
+
+
 def step_words(run: Run, end: tuple[str, str]) -> str:
     """Which step is drawn, when it began, and the rates that link direction ``end`` was asked for
     during it."""
@@ -146,7 +151,7 @@ def step_words(run: Run, end: tuple[str, str]) -> str:
     changes = rate_changes(EndSamples(run, *end).samples)
     before = [rate for time_s, rate in changes if time_s <= start_s][-1:]
     rates = [*before, *(rate for time_s, rate in changes if start_s < time_s < stop_s)]
-    asked = " to ".join(dict.fromkeys(str(Rate(round(rate))) for rate in _ends_of(rates)))
+    asked = " to ".join(dict.fromkeys(map(rate_words, _ends_of(rates))))
     return f"step {middle(run)} at {start_s:.1f} s" + (asked and f", {' '.join(end)} at {asked}")
 
 

@@ -12,12 +12,11 @@ from typing import Any, Literal, NamedTuple
 
 from analysis.comparison import Compared, ComparedOutcome, compared
 from analysis.load import Run, by_algorithm, lowest_seeds
-from analysis.page_data import rate_changes, watched_end
+from analysis.page_data import rate_changes, rate_words, watched_end
 from analysis.series import EndSamples
 from testbed.fidelity.verdict import CERTIFICATE
 from testbed.records.run_directory import read_json
 from testbed.topology import VIRTUAL
-from testbed.units import Rate
 from testbed.user_files import data_of
 
 State = Literal["valid", "degraded", "invalid", "not judged"]
@@ -117,7 +116,7 @@ class _Turn(NamedTuple):
 
 def _turns_sentence(turns: Sequence[_Turn]) -> str:
     events = [
-        f"the link {'fell' if turn.fell else 'rose'} to {Rate(round(turn.rate))} "
+        f"the link {'fell' if turn.fell else 'rose'} to {rate_words(turn.rate)} "
         f"at {turn.time_s:.1f} s"
         for turn in turns
     ]

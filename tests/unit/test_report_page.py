@@ -19,6 +19,7 @@ from analysis import page_words
 from analysis.load import Run, load, load_groups
 from analysis.page_data import (
     MOST_POINTS,
+    rate_words,
     section_data,
     short,
     step_words,
@@ -254,6 +255,7 @@ def test_the_drawn_step_comes_with_its_time_and_rate(groups: list[list[Run]]) ->
     end = "server", "down"
     assert step_words(run, end) == "step 1 at 0.9 s, server down at 20 Mbit/s to 100 Mbit/s"
     assert step_words(run, ("server", "up")) == "step 1 at 0.9 s"
+    assert rate_words(1_305_682_482) == "1.31 Gbit/s" and rate_words(20e6) == "20 Mbit/s"
 
 
 def test_times_to_an_accuracy_are_those_of_the_records(groups: list[list[Run]], page: Page) -> None:
