@@ -19,12 +19,10 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from testbed.algorithms import Algorithm
-from testbed.comm_trace.trace import write
 from testbed.errors import ExperimentError, InputError, Interrupted, NarrowsError
 from testbed.fabric.sim.network import Costs
 from testbed.fidelity.summary import finished
 from testbed.records.run_directory import SUMMARY, comparison_directory, read_json, to_json
-from testbed.runner.comm_replay import CommReplay, SimCommReplay
 from testbed.runner.comparison import BEGUN, Comparison, Order, Recorded
 from testbed.runner.experiment import Experiment, prepare
 from testbed.runner.progress import Progress
@@ -34,6 +32,7 @@ from testbed.runner.trial import LinkTrial, TrialPlan
 from testbed.topology import VIRTUAL
 
 if TYPE_CHECKING:
+    from testbed.runner.comm_replay import CommReplay
     from testbed.runner.real_links import Observed
 
 MakeTrial = Callable[[TrialPlan], LinkTrial]
@@ -374,6 +373,9 @@ def replay_messages(
     replay: CommReplay, fabric: str, out: Path, *, quiet: bool = False, keep_failed: bool = False
 ) -> dict[str, Any]:
     """Play a trace; returns the run's summary. Raises what ended it early; records are kept."""
+    from testbed.comm_trace.trace import write  # neither is needed by other runs
+    from testbed.runner.comm_replay import SimCommReplay
+
     experiment, label, least = replay.experiment, replay.label, 1
     if fabric != VIRTUAL:
         from testbed.runner.preflight import check
