@@ -42,7 +42,8 @@ from testbed.scenario.node_timeline import flows, node_changes
 from testbed.transport.multicast.packet import HEADERS_ON_LINK
 
 _REFUSED = 0.005
-"""Share of its bytes, in whole segments, that a node's own queue may have refused at first."""
+"""Share of its bytes, in whole segments, that a node's own queue may have refused at first without
+having counted drops."""
 
 Messages = Mapping[str, Mapping[str, Any]]
 """Nodes' ``done`` messages by name: ``{"summary", "counters", "multicast", "strangers"}``."""
@@ -56,19 +57,33 @@ def faults(
     recorded: Collection[str] | None = None,
     *,
     lost: bool = False,
+    links: Records = (),
 ) -> list[str]:
     """Everything that does not agree; nothing, in a sound run that came to its end.
 
     ``recorded``: the workers whose steps are recorded; None: all. ``lost``: a worker was lost, and
     what was under way between it and a server with it: the server's frames are not counted.
+    ``links``: their reports, with the packets that a node's own queue dropped.
     """
     workers = [node for node, message in done.items() if message["summary"]["role"] == "worker"]
     return [
         *_replicas([*epochs, *(_final(node, message) for node, message in done.items())]),
         *_missing(done, steps, workers if recorded is None else recorded),
         *_bypassed(done),
-        *_frames({node: last for node, last in done.items() if not (lost and _serves(last))}),
+        *_frames(
+            {node: last for node, last in done.items() if not (lost and _serves(last))},
+            _refused_segments(links),
+        ),
     ]
+
+
+def _refused_segments(links: Records) -> dict[str, int]:
+    """Return the most segments that each node's own queue has refused, a bundle for each drop."""
+    return {
+        link["link"]: int(link.get("drops") or 0) * int(link.get("gso_max_segs") or 1)
+        for link in links
+        if link["direction"] == "up"
+    }
 
 
 def _serves(message: Mapping[str, Any]) -> bool:
@@ -117,8 +132,11 @@ def _bypassed(done: Messages) -> Iterator[str]:
                 )
 
 
-def _frames(done: Messages) -> Iterator[str]:
-    """Socket bytes must be the frames counted, HELLO, BYE and the endpoint's own included."""
+def _frames(done: Messages, refused: Mapping[str, int]) -> Iterator[str]:
+    """Socket bytes must be the frames counted, HELLO, BYE and the endpoint's own included.
+
+    ``refused``: segments, by node.
+    """
     for node, message in done.items():
         sockets = message["counters"].values()
         sent = sum(s["bytes_sent"] - s["bytes_retransmitted"] for s in sockets)
@@ -135,8 +153,10 @@ def _frames(done: Messages) -> Iterator[str]:
         # What its own queue refuses the kernel counts as sent, and again when it goes (to the byte
         # right: the peers' counts).
         again = sent - counted["bytes_sent"]
-        whole = again % gcd(*_segment_bytes([message])) == 0
-        alike = whole and 0 <= again <= _REFUSED * counted["bytes_sent"]
+        segments = _segment_bytes([message])
+        whole = again % gcd(*segments) == 0 and again <= _REFUSED * counted["bytes_sent"]
+        dropped = again <= refused.get(node, 0) * max(segments)
+        alike = again >= 0 and (whole or dropped)
         if not alike or not 0 <= ends <= len(sockets):
             yield (
                 f"{node} counted frames of {counted['bytes_sent']} B out and "
@@ -354,7 +374,13 @@ def _evidence(
         completion=_completion(
             activity, experiment.timeline.bits, rules, paths, min(_segment_bytes(done.values()))
         ),
-        faults=faults(done, activity.steps, events.get("epoch", []), lost=bool(lost)),
+        faults=faults(
+            done,
+            activity.steps,
+            events.get("epoch", []),
+            lost=bool(lost),
+            links=evidence.links,
+        ),
     )
 
 

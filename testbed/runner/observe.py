@@ -137,7 +137,7 @@ class VerdictSoFar:
 
 FOLDER = "observe"
 """Folder of all files for Prometheus and Grafana, in the comparison's directory."""
-OBSERVED = (FABRIC, "docker")
+OBSERVED = (FABRIC, "docker", "swarm")
 """Fabrics whose nodes are reached from the session, at addresses of their own."""
 PORT = 9090
 """Port of Prometheus; on this machine's loopback another one where it is taken."""

@@ -103,18 +103,14 @@ class Host:
     def run(self, *command: str, check: bool = True, **options: object) -> str:
         return sh(*self.command(*command), check=check, **options)
 
+    def cable(self, state: str) -> None:
+        """Cut its cable to the others (``down``), or mend it (``up``)."""
+        underlay = f"{self.netns.rsplit('-', 1)[0]}-ul"
+        sh("ip", "-n", underlay, "link", "set", f"p{self.number}", state, check=False)
+
     def kill(self) -> None:
         """As if its power were cut: nothing of it says goodbye."""
-        sh(
-            "ip",
-            "-n",
-            f"{self.netns.rsplit('-', 1)[0]}-ul",
-            "link",
-            "set",
-            f"p{self.number}",
-            "down",
-            check=False,
-        )
+        self.cable("down")
         self.end()
 
     def end(self) -> None:
@@ -298,9 +294,9 @@ def _load(tag: str, folder: Path) -> None:
     sh("ip", "netns", "add", host.netns)
     try:
         host.start()
-        save = subprocess.Popen(["docker", "save", tag], stdout=subprocess.PIPE)
-        sh(*host.command("docker", "load", "-q"), stdin=save.stdout)
-        if save.wait():
+        with subprocess.Popen(["docker", "save", tag], stdout=subprocess.PIPE) as save:
+            sh(*host.command("docker", "load", "-q"), stdin=save.stdout)
+        if save.returncode:
             raise RuntimeError(f"the image {tag} is not on this machine: run `make setup`")
         os.kill(child(child(host.pid)), signal.SIGTERM)  # in peace: its files are copied
         if host.process is not None:

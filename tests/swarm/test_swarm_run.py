@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,20 @@ train:
 algorithms: [topk-0.15]
 congestion: cubic
 """
+MANY = """
+name: many
+nodes: {{server: {{role: server}}, worker: {{role: worker, count: 24}}}}
+links:
+  default: {{up: {{rate: 10 Mbit/s, queue: 50 ms}}, down: {{rate: 10 Mbit/s, queue: 50 ms}}}}
+train:
+  task: digits
+  model: mlp
+  gradients: none
+  pace: 3 s
+  stop: {{steps: {steps}}}
+algorithms: [topk-0.15]
+congestion: cubic
+"""
 REACHED_S, NAMED_S, ENDED_S = 90.0, 10.0, 60.0
 
 
@@ -49,11 +64,19 @@ def lab() -> Iterator[Lab]:
 class SwarmRun:
     """``testbed run`` on the first host."""
 
-    def __init__(self, lab: Lab, folder: Path, fabric: str, steps: int) -> None:
+    def __init__(
+        self,
+        lab: Lab,
+        folder: Path,
+        fabric: str,
+        steps: int,
+        *options: str,
+        text: str = SCENARIO,
+    ) -> None:
         self.folder = folder
         folder.mkdir()
         scenario = folder / "scenario.yaml"
-        scenario.write_text(SCENARIO.format(steps=steps))
+        scenario.write_text(text.format(steps=steps))
         command = [
             sys.executable,
             "-m",
@@ -63,6 +86,7 @@ class SwarmRun:
             "--fabric",
             fabric,
             "--no-figures",
+            *options,
         ]
         self.process = subprocess.Popen(
             lab.manager.command(*command, "--out", str(folder)),
@@ -140,6 +164,55 @@ def test_clean_removes_what_a_killed_controller_left_on_every_host(
     cleaned = lab.manager.run(sys.executable, "-m", "testbed", "clean", "--json", cwd=tmp_path)
     (removed,) = json.loads(cleaned)["runs"]
     assert sum("secret" in thing for thing in removed["removed"]) == 1
+    assert lab.await_nothing_left() == []
+
+
+@pytest.mark.nightly
+def test_a_cut_cable_is_named_and_the_host_is_clean_once_it_is_back(
+    lab: Lab, tmp_path: Path
+) -> None:
+    run = SwarmRun(lab, tmp_path / "cut", "swarm", 1000)
+    run.await_steps()
+    lab.hosts[2].cable("down")
+    cut = time.monotonic()
+    try:
+        while not (run.directory / "certificate.json").exists():
+            assert time.monotonic() - cut < NAMED_S, "nobody has noticed"
+            time.sleep(0.05)
+        said = run.ended(ENDED_S)
+    finally:
+        lab.hosts[2].cable("up")
+    assert run.process.returncode == 1
+    assert "host h3" in said
+    assert lab.await_nothing_left() == []
+
+
+@pytest.mark.nightly
+def test_twenty_four_workers_on_three_hosts_are_started_and_observed(
+    lab: Lab, tmp_path: Path
+) -> None:
+    run = SwarmRun(lab, tmp_path / "many", "swarm", 10, "--observe", text=MANY)
+    run.await_steps()
+    scraped = "http://127.0.0.1:9090/api/v1/query?query=count(up==1)"
+    script = f"from urllib.request import urlopen; print(urlopen({scraped!r}).read().decode())"
+    give_up = time.monotonic() + REACHED_S
+    while run.process.poll() is None:
+        answer = json.loads(lab.manager.run(sys.executable, "-c", script))
+        up = [int(each["value"][1]) for each in answer["data"]["result"]]
+        if up == [1 + 24 + 1]:  # server, workers, session
+            break
+        assert time.monotonic() < give_up, up
+        time.sleep(0.5)
+    else:
+        pytest.fail(f"not all were scraped: {run.ended()}")
+    said = run.ended(300)
+    accepted_run(run.directory, run.process.returncode)
+    payloads = read_events(run.directory)["step"]
+    assert Counter(step["node"] for step in payloads) == {f"worker-{n}": 10 for n in range(24)}, (
+        said
+    )
+    hosts = read_json(run.directory / "manifest.json")["hosts"]
+    assert [len(host["nodes"]) for host in hosts] == [9, 8, 8]
     assert lab.await_nothing_left() == []
 
 

@@ -271,6 +271,29 @@ def test_what_a_nodes_own_queue_refused_at_first_is_counted_again_in_whole_segme
         assert len(found(wrong)) == 1
 
 
+@pytest.mark.parametrize(
+    ("drops", "bundle", "again", "right"),
+    [
+        (164, 1, 163 * 1398 + 1182, True),  # a message's last segment is shorter
+        (164, 1, 164 * 1398, True),
+        (164, 1, 164 * 1398 + 1, False),
+        (41, 4, 164 * 1398, True),
+        (164, 1, -1, False),
+        (0, 1, 1398 * 40, False),
+    ],
+)
+def test_a_full_queue_may_refuse_as_many_segments_as_it_counted_drops(
+    drops: int, bundle: int, again: int, right: bool
+) -> None:
+    counted = 24 * 10 * 38516
+    message = done("server", sent=counted, segment=1398)
+    message["counters"]["peer"]["bytes_sent"] = counted + again + 20
+    up = {"link": "server", "direction": "up", "drops": drops, "gso_max_segs": bundle}
+    down = {**up, "direction": "down", "drops": 1000}
+    links = [up, down, {**up, "link": "worker-0", "drops": 1000}]
+    assert (not faults({"server": message}, [], [], links=links)) == right
+
+
 STEPS = [{"node": "worker-0", "step": step} for step in (1, 2)]
 
 
