@@ -70,7 +70,7 @@ def _claims(results: Results) -> Iterator[Claim]:
         )
     for other, claimed in PAPER.items():
         yield times_as_fast(
-            f"selection alone against {_plain(other)}, one processor thread",
+            f"selection alone against {_plain(other)}, one thread of this machine",
             f"(training: {claimed:.2f}×)",
             _turns(results, _plain(other)),
             claimed,
