@@ -71,11 +71,11 @@ def test_asynchronous_and_backup_runs_end_well(
 def test_a_run_goes_on_without_a_killed_worker_and_the_next_has_it_back(
     tmp_path: Path, scenario: Write, nothing_left: set[str], algorithm: str
 ) -> None:
-    path = slower(scenario(steps=20, algorithms=f"{algorithm}, none"))
+    path = slower(scenario(steps=14, algorithms=f"{algorithm}, none"))
     command = Command(tmp_path, "run", path)
     killed_after_some_steps(command, "worker-1")
     first, second = ended(command, ("worker-1",), ())
-    assert first["steps"] == second["steps"] == 20
+    assert first["steps"] == second["steps"] == 14
     assert any("worker-1 was lost" in reason for reason in first["reasons"])
 
 

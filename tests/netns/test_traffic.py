@@ -19,9 +19,9 @@ pytestmark = [pytest.mark.root, pytest.mark.timeout(180)]
 def crossed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two algorithms, which meet the same traffic."""
     folder, before = tmp_path_factory.mktemp("crossed"), ours()
-    path = write(folder, traffic=TRAFFIC, algorithms="none, topk-0.15")
+    path = write(folder, traffic=TRAFFIC, steps=20, algorithms="none, topk-0.15")
     out, err = Command(folder, "run", path, "--json").accept(150)
-    assert [run["steps"] for run in json.loads(out)["runs"]] == [30, 30], err
+    assert [run["steps"] for run in json.loads(out)["runs"]] == [20, 20], err
     assert settle(before) == set()
     return folder
 

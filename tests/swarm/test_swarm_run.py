@@ -99,7 +99,7 @@ def test_a_swarm_trains_as_one_engine_does(lab: Lab, tmp_path: Path) -> None:
     said = spread.ended()
     assert spread.process.returncode in (0, 1), said
     accepted_run(spread.directory, spread.process.returncode)
-    assert lab.left() == []
+    assert lab.await_nothing_left() == []
     single = SwarmRun(lab, tmp_path / "docker", "docker", 10)
     said = single.ended()
     assert single.process.returncode in (0, 1), said
