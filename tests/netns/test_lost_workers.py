@@ -94,9 +94,9 @@ def test_in_lockstep_the_loss_of_one_is_the_end(
 def test_a_worker_that_hangs_is_gone_on_without(
     tmp_path: Path, scenario: Write, nothing_left: set[str]
 ) -> None:
-    path = slower(scenario(steps=32, algorithms="asgd"), "peer_timeout: 5 s")
+    path = slower(scenario(steps=28, algorithms="asgd"), "peer_timeout: 4 s")
     command = Command(tmp_path, "run", path)
     command.until(lambda: len(command.steps()) > 10, WAIT_S)
     os.kill(command.node("worker-0"), signal.SIGSTOP)
     (run,) = ended(command, ("worker-0",))
-    assert run["steps"] == 32
+    assert run["steps"] == 28

@@ -18,7 +18,7 @@ from testbed.records.run_directory import read_json, read_jsonl
 NODES = ("server", "worker-0", "worker-1")
 ROWS = ("laplace-0.05+int8", "qsgd-4bit", "onebit-double", "topk-0.05+layers")
 ALGORITHMS = ("none", "adatopk", *ROWS, "adatopk-agreed", "oracle")
-STEPS = 10
+STEPS = 12
 
 
 @dataclass(frozen=True)
