@@ -113,6 +113,7 @@ def test_a_paused_worker_is_not_taken_for_dead_and_a_killed_host_comes_back(
     assert not cut["complete"] and whole["complete"] and cut["bytes"] > 0
 
 
+@pytest.mark.timed
 @pytest.mark.judged
 def test_a_host_that_stays_dead_is_there_for_the_next_run(
     tmp_path: Path, nothing_left: set[str]
