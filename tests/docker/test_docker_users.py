@@ -69,7 +69,6 @@ def said(folder: Path, *options: str, own: str = "") -> list[str]:
     return [line.partition(" | ")[2] for line in ended.stdout.splitlines()]
 
 
-@pytest.mark.judged
 def test_the_owner_of_the_folder(tmp_path: Path) -> None:
     os.chown(tmp_path, OWNER, 0)
     found = said(tmp_path)
@@ -79,7 +78,6 @@ def test_the_owner_of_the_folder(tmp_path: Path) -> None:
     assert [(tmp_path / "here").stat().st_uid, output.stat().st_uid] == [OWNER, OWNER]
 
 
-@pytest.mark.judged
 def test_nobody_else_in_a_folder_of_roots(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     found = said(tmp_path)
@@ -90,21 +88,18 @@ def test_nobody_else_in_a_folder_of_roots(tmp_path: Path) -> None:
 
 # every day the same image says the same in a folder below root's home
 @pytest.mark.nightly
-@pytest.mark.judged
 def test_an_image_of_ones_own_has_a_root_that_stays_as_it_is(tmp_path: Path, own: str) -> None:
     tmp_path.chmod(0o755)
     found = said(tmp_path, own=own)
     assert found == [f"is {NOBODY}:{NOBODY}", "reads", "writes output", "writes tmp", "finds"]
 
 
-@pytest.mark.judged
 def test_its_root_may_be_written_to_where_that_is_wanted(tmp_path: Path, own: str) -> None:
     tmp_path.chmod(0o755)
     found = said(tmp_path, "--writable-root", own=own)
     assert "writes mine" in found and "writes usr" not in found
 
 
-@pytest.mark.judged
 def test_a_folder_below_roots_home(own: str) -> None:
     """In images nobody but root may look into it."""
     folder = Path("/root") / f"narrows-test-{os.getpid()}"

@@ -27,7 +27,7 @@ nodes: {{worker: {{role: worker, count: {WORKERS}}}}}
 links:
   default: {{up: {{rate: 100 Mbit/s, queue: 50 ms}}, down: {{rate: 100 Mbit/s, queue: 50 ms}}}}
 train: {{task: digits, model: mlp, width: 16, batch: 32, optimizer: {{name: sgd, lr: 0.1}},
-  PACE stop: {{steps: {STEPS}}}, evaluate_every: {STEPS}}}
+  PACE slow: {{worker-1: 1.05, worker-2: 1.1}}, stop: {{steps: {STEPS}}}, evaluate_every: {STEPS}}}
 algorithms:
   - ssgd
   - ring

@@ -37,6 +37,7 @@ train:
 algorithms: [topk-0.15]
 congestion: cubic
 """
+STEPS = 14
 REACHED_S, NAMED_S, ENDED_S = 90.0, 10.0, 60.0
 
 
@@ -95,16 +96,16 @@ class SwarmRun:
 
 
 def test_a_swarm_trains_as_virtual_time_does(lab: Lab, tmp_path: Path) -> None:
-    spread = SwarmRun(lab, tmp_path / "swarm", "swarm", 10)
+    spread = SwarmRun(lab, tmp_path / "swarm", "swarm", STEPS)
     said = spread.ended()
     assert spread.process.returncode in (0, 1), said
     accepted_run(spread.directory, spread.process.returncode)
     assert lab.await_nothing_left() == []
-    virtual = SwarmRun(lab, tmp_path / "sim", "sim", 10)
+    virtual = SwarmRun(lab, tmp_path / "sim", "sim", STEPS)
     said = virtual.ended()
     assert virtual.process.returncode == 0, said
     assert spread.trained() == virtual.trained()
-    assert len(spread.trained()["payloads"]) == 3 * 10
+    assert len(spread.trained()["payloads"]) == 3 * STEPS
     _check_hosts(spread.directory)
 
 
