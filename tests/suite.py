@@ -3,7 +3,7 @@
 First what measures time and judges runs, alone: a verdict counts every process that waits for a processor. Then, beside unit tests that
 let all others go first (``processors.py``), what measures time without a verdict, and what judges runs without measuring: other tests
 of links hold locks of the kernel that the agent waits for. Tests in containers that judge runs follow. Then all other tests of links, in workers each alone on a machine of its own as far as it can see (``alone.sh``), beside
-those of containers and then of a swarm, whose engines are the tests' own (``swarm/lab.py``).
+those of containers and those of a swarm, whose engines are the tests' own (``swarm/lab.py``).
 
 ``build/`` keeps each lane's output, with the time of every test, which the terminal does not show, and its JUnit file. At most three tests that failed are carried out
 once more, alone: what passes then is named and counted as passed, but not in ``--nightly``. The last line has pytest's form and
@@ -160,7 +160,7 @@ def main() -> int:
         codes += [shown(lane, given.options, before) for lane in lanes if lane is JUDGED]
         codes += [shown(lane, given.options) for lane in lanes if lane is IN_CONTAINERS]
         docker = Beside(DOCKER, given.options) if DOCKER in lanes else None
-        swarm = Beside(SWARM, given.options, after=docker) if SWARM in lanes else None
+        swarm = Beside(SWARM, given.options) if SWARM in lanes else None
         codes += [shown(lane, given.options) for lane in lanes if lane is LINKS]
         codes += [beside.code() for beside in (docker, swarm, unit) if beside is not None]
     codes = [0 if code == 5 else code for code in codes]  # 5: no test has these marks
@@ -182,16 +182,10 @@ def main() -> int:
 
 
 class Beside:
-    """A lane that is carried out beside others, once another has ended; its output is seen when it has ended itself."""
+    """A lane that is carried out beside others; its output is seen when it has ended."""
 
-    def __init__(
-        self,
-        lane: Lane,
-        options: list[str],
-        prefix: Sequence[str] = (),
-        after: Beside | None = None,
-    ) -> None:
-        self.lane, self._after = lane, after
+    def __init__(self, lane: Lane, options: list[str], prefix: Sequence[str] = ()) -> None:
+        self.lane = lane
         self._command = [*prefix, *lane.command(options)]
         self._code = 1
         self._thread = threading.Thread(target=self._carry_out)
@@ -207,8 +201,6 @@ class Beside:
         return self._code
 
     def _carry_out(self) -> None:
-        if self._after is not None:
-            self._after._thread.join()
         with self.lane.log.open("w") as log:
             self._code = subprocess.run(
                 self._command,

@@ -24,7 +24,7 @@ from testbed.fabric.netns import run_tag
 from testbed.links.network.namespaces import NAMED
 
 pytestmark = [pytest.mark.judged, pytest.mark.docker, pytest.mark.timeout(400)]
-STEPS = 40
+STEPS = 28
 EVENTS = (
     "{kind: pause, nodes: [worker-1], at: 1 s, for: 1 s}, "
     "{kind: kill, nodes: [noise-1], at: 1500 ms, restart_after: 500 ms}"

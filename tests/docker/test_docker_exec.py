@@ -22,7 +22,6 @@ from testbed.host import images
 from testbed.records.run_directory import read_events
 
 pytestmark = [
-    pytest.mark.judged,
     pytest.mark.docker,
     pytest.mark.timeout(400),
     pytest.mark.usefixtures("image"),
@@ -142,6 +141,7 @@ def in_own(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job
     subprocess.run(["docker", "rmi", OWN], check=True, capture_output=True)
 
 
+@pytest.mark.judged
 def test_a_script_of_ones_own_in_our_image(in_ours: Job) -> None:
     accepted_run(in_ours.run, in_ours.code)
     ranks = [in_ours.folder / f"rank-{rank}" for rank in range(2)]
@@ -151,10 +151,12 @@ def test_a_script_of_ones_own_in_our_image(in_ours: Job) -> None:
     assert in_ours.found("summary.json")["measures"]["changes"]["state"] == "valid"
 
 
+@pytest.mark.judged
 def test_the_tokens_of_a_run_are_not_the_jobs(in_ours: Job) -> None:
     assert "NARROWS_TOKEN" not in in_ours.output and "worker-1 | RANK=1" in in_ours.output
 
 
+@pytest.mark.judged
 def test_an_image_of_ones_own(in_own: Job) -> None:
     assert sorted(in_own.output.splitlines()) == [
         f"worker-{rank} | else worker-{rank} {in_own.folder}" for rank in range(2)
@@ -162,6 +164,7 @@ def test_an_image_of_ones_own(in_own: Job) -> None:
 
 
 @pytest.mark.parametrize(("job", "network"), [("in_ours", "data"), ("in_own", "control")])
+@pytest.mark.judged
 def test_the_network_that_bytes_took(
     request: pytest.FixtureRequest, job: str, network: str
 ) -> None:
@@ -208,6 +211,7 @@ def test_an_interrupted_job_ends_with_its_containers(tmp_path: Path, nothing_lef
         assert_documented(rows, "root", "exec")
 
 
+@pytest.mark.judged
 def test_a_paused_container_is_asked_to_end_as_others_are(
     tmp_path: Path, nothing_left: None
 ) -> None:

@@ -118,7 +118,7 @@ def intermediates() -> set[str]:
 @pytest.mark.judged
 def test_the_shaper_shapes_and_leaves_nothing(member: Member) -> None:
     before = intermediates()
-    process = member.replay("--seconds", "3", "--json")
+    process = member.replay("--seconds", "2.5", "--json")
     out, err = process.communicate(timeout=120)
     report = json.loads(out)
     (run,) = member.home.glob("runs/*")

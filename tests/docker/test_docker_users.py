@@ -16,7 +16,6 @@ from testbed.host import images
 from testbed.process import environment
 
 pytestmark = [
-    pytest.mark.judged,
     pytest.mark.root,
     pytest.mark.docker,
     pytest.mark.timeout(300),

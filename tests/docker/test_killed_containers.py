@@ -23,8 +23,9 @@ SEED = int(os.environ.get("NARROWS_KILLS_SEED", "1"))
 REACHED_S = 120.0
 _LOOK = """
 ip -o link | cut -d: -f2; ip -o -4 address; ip -4 route show table all; tc qdisc
-docker ps --all --quiet; docker network ls --quiet; docker volume ls --quiet; ls /run/netns
+docker ps --all --quiet; docker network ls --quiet; docker volume ls --quiet; ls /run/netns | grep -v ^nwl
 """
+"""A lab's namespaces (``../swarm/lab.py``) come and go beside these tests."""
 SCENARIO = """
 name: short
 nodes: {server: {role: server}, worker: {role: worker, count: 1}}

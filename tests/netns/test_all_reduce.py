@@ -18,16 +18,16 @@ from testbed.records.events import PHASES, phase_s
 from testbed.records.run_directory import read_events
 from testbed.transport.frame import HEADER_BYTES
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.judged, pytest.mark.root, pytest.mark.timeout(240)]
 
-WORKERS, STEPS, RATE = 3, 8, 100e6
+WORKERS, STEPS, RATE = 3, 6, 100e6
 SCENARIO = f"""
 name: reduced
 nodes: {{worker: {{role: worker, count: {WORKERS}}}}}
 links:
   default: {{up: {{rate: 100 Mbit/s, queue: 50 ms}}, down: {{rate: 100 Mbit/s, queue: 50 ms}}}}
 train: {{task: digits, model: mlp, width: 16, batch: 32, optimizer: {{name: sgd, lr: 0.1}},
-  PACE stop: {{steps: {STEPS}}}, evaluate_every: {STEPS}}}
+  PACE slow: {{worker-1: 1.05, worker-2: 1.1}}, stop: {{steps: {STEPS}}}, evaluate_every: {STEPS}}}
 algorithms:
   - ssgd
   - ring
@@ -47,7 +47,7 @@ HEADERS = 1 + 66 / 1448 + 66 / 2 / 1448
 """Of TCP, on full segments, and of an acknowledgement for every second segment that comes."""
 
 
-def carried_out(folder: Path, pace: str = "pace: 300 ms,") -> dict[str, Path]:
+def carried_out(folder: Path, pace: str = "pace: 250 ms,") -> dict[str, Path]:
     """Directories of runs by algorithm, all of which ended as they may."""
     path = folder / "reduced.yaml"
     path.write_text(SCENARIO.replace("PACE", pace))

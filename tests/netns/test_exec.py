@@ -15,7 +15,7 @@ from groups_rig import no_groups_left
 
 from testbed.records.run_directory import read_events, read_jsonl
 
-pytestmark = [pytest.mark.judged, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 SCENARIO = """
 name: some-job
 nodes: {{worker: {{role: worker, count: 2}}}}
@@ -29,7 +29,7 @@ import torch
 import torch.distributed as dist
 from testbed import mark
 dist.init_process_group("gloo")
-values = torch.ones(400_000)
+values = torch.ones(250_000)
 mark.begin()
 for number in range(10):
     dist.all_reduce(values)
@@ -83,6 +83,7 @@ def test_output_has_the_nodes_names_and_is_kept(tmp_path: Path) -> None:
     assert [record["status"] for record in events_of(tmp_path, "process")] == [0] * 4
 
 
+@pytest.mark.judged
 def test_a_jobs_bytes_are_on_its_links_and_the_history_waits_for_it(tmp_path: Path) -> None:
     script = tmp_path / "reduce.py"
     script.write_text(REDUCE)
@@ -92,7 +93,7 @@ def test_a_jobs_bytes_are_on_its_links_and_the_history_waits_for_it(tmp_path: Pa
     for node in ("worker-0", "worker-1"):
         up = [s for s in samples if s["link"] == node and s["direction"] == "up"]
         payload = sum(s["delivered_bits"] / 8 - 66 * s["packets"] for s in up)
-        assert payload == pytest.approx(10 * 4 * 400_000, rel=0.01)  # 2(n - 1)/n of it, and n = 2
+        assert payload == pytest.approx(10 * 4 * 250_000, rel=0.01)  # 2(n - 1)/n of it, and n = 2
     steps = [mark for mark in events_of(tmp_path, "mark") if mark["what"] == "step"]
     assert sorted((m["rank"], m["number"]) for m in steps) == [
         (rank, n + 1) for rank in range(2) for n in range(10)
@@ -158,16 +159,18 @@ def test_an_interrupted_job_is_ended_with_its_children(tmp_path: Path, number: i
     assert out.count("asked") == 2
 
 
+@pytest.mark.judged
 def test_what_the_scenario_does_to_nodes_is_no_failure(tmp_path: Path) -> None:
-    happening = "{kind: pause, nodes: [worker-0], at: 1 s, for: 1500 ms}, {kind: kill, nodes: [worker-1], at: 1500 ms}"
-    script = "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 0.5; echo tick; done"
+    happening = "{kind: pause, nodes: [worker-0], at: 500 ms, for: 1500 ms}, {kind: kill, nodes: [worker-1], at: 1 s}"
+    script = "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 0.25; echo tick; done"
     out, _ = start(tmp_path, "--", "sh", "-c", script, events=happening).accept()
     assert out.count("worker-0 | tick") == 12 and out.count("worker-1 | tick") < 12
     ended = {record["node"]: record for record in events_of(tmp_path, "process")}
-    assert ended["worker-0"]["ended_s"] > 7.0
+    assert ended["worker-0"]["ended_s"] > 4.0
     assert (ended["worker-1"]["status"], ended["worker-1"]["asked"]) == (-signal.SIGKILL, True)
 
 
+@pytest.mark.judged
 def test_a_time_limit_is_no_failure_and_a_paused_node_is_asked_to_end_as_others_are(
     tmp_path: Path,
 ) -> None:
@@ -185,29 +188,31 @@ def test_a_time_limit_is_no_failure_and_a_paused_node_is_asked_to_end_as_others_
     assert all(record["asked"] for record in ended.values())
 
 
+@pytest.mark.judged
 def test_a_time_limit_is_one_of_the_scenarios_time(tmp_path: Path) -> None:
     path = tmp_path / "scenario.yaml"
-    path.write_text(SCENARIO.format(events="") + "dilation: 3\n")
+    path.write_text(SCENARIO.format(events="") + "dilation: 2\n")
     Command(tmp_path, "exec", str(path), "--seconds", "1", "--", "sleep", "60").accept(50.0)
     ended = [record["ended_s"] for record in events_of(tmp_path, "process")]
-    assert len(ended) == 2 and all(3.0 <= end_s < 6.0 for end_s in ended)
+    assert len(ended) == 2 and all(2.0 <= end_s < 5.0 for end_s in ended)
 
 
+@pytest.mark.judged
 def test_hosts_make_the_scenarios_traffic_meanwhile(tmp_path: Path) -> None:
     path = tmp_path / "scenario.yaml"
     path.write_text(
-        SCENARIO.format(events="{kind: kill, nodes: [guest-1], at: 3 s, restart_after: 1 s}")
-        + "traffic: [{name: noise, from: guest-0, to: guest-1, kind: tcp, on: 1 s, off: 500 ms}]\n"
+        SCENARIO.format(events="{kind: kill, nodes: [guest-1], at: 1200 ms, restart_after: 400 ms}")
+        + "traffic: [{name: noise, from: guest-0, to: guest-1, kind: tcp, on: 400 ms, off: 300 ms}]\n"
         + "racks: {left: {members: [worker-0, guest-0], up: {rate: 30 Mbit/s, queue: 50 ms}, "
         "down: {rate: 30 Mbit/s, queue: 50 ms}}}\n"
     )
     text = path.read_text().replace("count: 2}}", "count: 2}, guest: {role: host, count: 2}}")
     path.write_text(text)
-    command = Command(tmp_path, "exec", str(path), "--", "sleep", "7")
+    command = Command(tmp_path, "exec", str(path), "--", "sleep", "4")
     command.accept(90.0)
     bursts = list(read_jsonl(directory(tmp_path) / "traffic.jsonl"))
     sent = [record["bytes"] for record in bursts if record["kind"] == "sent"]
-    assert len(sent) >= 3 and max(sent) > 1_000_000
+    assert len(sent) >= 3 and max(sent) > 500_000
     samples = [s for s in read_jsonl(directory(tmp_path) / "links.jsonl") if s["kind"] == "sample"]
     rack = [s for s in samples if (s["link"], s["direction"]) == ("left", "up")]
     assert sum(s["delivered_bits"] for s in rack) > 8 * max(sent)

@@ -12,7 +12,7 @@ from verdict_rig import accepted_run
 
 from testbed.records.run_directory import read_events
 
-pytestmark = [pytest.mark.judged, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.timeout(400)
 SCENARIO = """
 name: around
 nodes: {worker: {role: worker, count: 2}}
@@ -94,6 +94,7 @@ def said(certificate: dict[str, Any]) -> list[str]:
 
 
 # by default a job has these channels and others, of which the test is afraid
+@pytest.mark.judged
 @pytest.mark.parametrize("channels", ["default", pytest.param("links", marks=pytest.mark.nightly)])
 def test_torch_rpc_goes_over_its_links_whatever_its_channels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, channels: str
@@ -113,7 +114,7 @@ def test_torch_rpc_goes_over_its_links_whatever_its_channels(
 @pytest.mark.parametrize(
     ("network", "word"),
     [
-        ("data", None),
+        pytest.param("data", None, marks=pytest.mark.judged),
         ("loopback", "127.0.0.1"),
     ],  # over the control network nodes meet in containers only
 )

@@ -73,6 +73,7 @@ def turned_away(pid: int, address: str, greeting: bytes) -> bool:
         return False
 
 
+@pytest.mark.judged
 def test_nobody_takes_a_peers_place_on_the_data_network(
     tmp_path: Path, scenario: Write, nothing_left: set[str]
 ) -> None:

@@ -55,7 +55,7 @@ def testbed(tmp_path: Path) -> list[str]:
         pytest.param(
             ["replay", "trace.csv", "--seconds", "3", "--no-figures"], marks=pytest.mark.nightly
         ),
-        ["run", "small.yaml", "--no-figures"],
+        pytest.param(["run", "small.yaml", "--no-figures"], marks=pytest.mark.judged),
         ["exec", "small.yaml", "--", "true"],
     ],
     ids=lambda arguments: arguments[0],

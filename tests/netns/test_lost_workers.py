@@ -71,11 +71,11 @@ def test_asynchronous_and_backup_runs_end_well(
 def test_a_run_goes_on_without_a_killed_worker_and_the_next_has_it_back(
     tmp_path: Path, scenario: Write, nothing_left: set[str], algorithm: str
 ) -> None:
-    path = slower(scenario(steps=20, algorithms=f"{algorithm}, none"))
+    path = slower(scenario(steps=14, algorithms=f"{algorithm}, none"))
     command = Command(tmp_path, "run", path)
     killed_after_some_steps(command, "worker-1")
     first, second = ended(command, ("worker-1",), ())
-    assert first["steps"] == second["steps"] == 20
+    assert first["steps"] == second["steps"] == 14
     assert any("worker-1 was lost" in reason for reason in first["reasons"])
 
 
@@ -94,9 +94,9 @@ def test_in_lockstep_the_loss_of_one_is_the_end(
 def test_a_worker_that_hangs_is_gone_on_without(
     tmp_path: Path, scenario: Write, nothing_left: set[str]
 ) -> None:
-    path = slower(scenario(steps=32, algorithms="asgd"), "peer_timeout: 5 s")
+    path = slower(scenario(steps=28, algorithms="asgd"), "peer_timeout: 4 s")
     command = Command(tmp_path, "run", path)
     command.until(lambda: len(command.steps()) > 10, WAIT_S)
     os.kill(command.node("worker-0"), signal.SIGSTOP)
     (run,) = ended(command, ("worker-0",))
-    assert run["steps"] == 32
+    assert run["steps"] == 28

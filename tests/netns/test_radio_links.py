@@ -8,16 +8,16 @@ import pytest
 from command_rig import Command
 from radio_links import write
 
-pytestmark = [pytest.mark.judged, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.judged, pytest.mark.timed, pytest.mark.timeout(280)]
 
 
 @pytest.mark.parametrize(
     ("workers", "seconds", "seed"),
     [
-        (2, 12, 1),
-        *(pytest.param(4, 60, seed, marks=[pytest.mark.nightly, pytest.mark.timed]) for seed in (2, 3, 4)),
+        (2, 9, 1),
+        *(pytest.param(4, 60, seed, marks=pytest.mark.nightly) for seed in (2, 3, 4)),
     ],
-)  # fmt: skip
+)
 def test_a_replay_is_what_was_asked(
     workers: int, seconds: int, seed: int, tmp_path: Path, nothing_left: set[str]
 ) -> None:

@@ -130,7 +130,7 @@ def replayed(user: User, mine: Path, roots: Path) -> list[dict[str, Any]]:
         "replay",
         user.scenario,
         "--seconds",
-        "3",
+        "2.5",
         "--json",
         "--quiet",
         "--no-figures",

@@ -19,9 +19,9 @@ pytestmark = [pytest.mark.root, pytest.mark.timeout(180)]
 def crossed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two algorithms, which meet the same traffic."""
     folder, before = tmp_path_factory.mktemp("crossed"), ours()
-    path = write(folder, traffic=TRAFFIC, algorithms="none, topk-0.15")
+    path = write(folder, traffic=TRAFFIC, steps=26, algorithms="none, topk-0.15")
     out, err = Command(folder, "run", path, "--json").accept(150)
-    assert [run["steps"] for run in json.loads(out)["runs"]] == [30, 30], err
+    assert [run["steps"] for run in json.loads(out)["runs"]] == [26, 26], err
     assert settle(before) == set()
     return folder
 
@@ -81,9 +81,9 @@ def test_a_paused_worker_is_not_taken_for_dead_and_a_killed_host_comes_back(
     paused = "{kind: pause, nodes: [worker-1], at: 1 s, for: 7500 ms}"
     killed = "{kind: kill, nodes: [noise-1], at: 2500 ms, restart_after: 1 s}"
     quiet = "{kind: pause, nodes: [noise-1], at: 1200 ms, for: 800 ms}"
-    path = write(tmp_path, traffic=TRAFFIC, events=f"{paused}, {quiet}, {killed}", steps=20)
+    path = write(tmp_path, traffic=TRAFFIC, events=f"{paused}, {quiet}, {killed}", steps=26)
     out, err = Command(tmp_path, "run", path, "--json").accept(100)
-    assert json.loads(out)["runs"][0]["steps"] == 20, err
+    assert json.loads(out)["runs"][0]["steps"] == 26, err
     (links,) = records(tmp_path, "links.jsonl")
     made = [record for record in links if record["kind"] == "node"]
     assert [(record["node"], record["action"]) for record in made] == [
@@ -113,6 +113,7 @@ def test_a_paused_worker_is_not_taken_for_dead_and_a_killed_host_comes_back(
     assert not cut["complete"] and whole["complete"] and cut["bytes"] > 0
 
 
+@pytest.mark.timed
 @pytest.mark.judged
 def test_a_host_that_stays_dead_is_there_for_the_next_run(
     tmp_path: Path, nothing_left: set[str]
