@@ -60,13 +60,12 @@ TABLE = {
 STATIC = ("topk-0.15", "topk-0.001")
 WARM = 18
 """First steps that do not count: AdaTopK has no choice until step 19, when its window is full."""
-HIGH = 0.99
 _FASTER = ("dc2-da2", "dc2-da5")
 _NOT_50 = "yes, but for ResNet-50"
 _LESS_ACCURATE = {"dc2-da2": "yes", "dc2-da4": _NOT_50, "dc2-da5": "yes, but for VGG-19"}
 _LESS_ACCURATE |= {"none": "ResNet-18"}
 """Algorithms that are less accurate than AdaTopK, and with which models, as the paper has it."""
-_NEAR = 0.1
+HIGH, _NEAR = 0.99, 0.1
 _LATE = 2 / 3
 """Share of a run after which its end begins."""
 Course = tuple[list[float], list[float]]
