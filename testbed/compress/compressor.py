@@ -368,7 +368,7 @@ def short_on_host(parts: Sequence[Tensor]) -> list[Tensor]:
     short = [part for part in parts if part.numel() <= SHORT]
     if not short:
         return list(parts)
-    copies = iter(torch.cat(short).cpu().split([part.numel() for part in short]))
+    copies = iter(torch.split(torch.cat(short).cpu(), [part.numel() for part in short]))
     return [next(copies) if part.numel() <= SHORT else part for part in parts]
 
 
