@@ -146,8 +146,7 @@ def error_curve(p: Tensor, levels: Sequence[float]) -> list[float]:
     """
     for level in levels:
         check_density(level)
-    pieces = (p[begin : begin + _PIECE].double() for begin in range(0, p.numel(), _PIECE))
-    energy = sum(float(piece.square().sum()) for piece in pieces)
+    energy = _energy(p)
     if not isfinite(energy):
         raise GradientError(f"the energy of {p.numel()} elements is {energy}: there is no curve")
     if not energy:
@@ -158,6 +157,15 @@ def error_curve(p: Tensor, levels: Sequence[float]) -> list[float]:
         return [energy, *(0.0 for _ in levels)]
     counts = [_count(p.numel(), sums.numel() - 1, level) for level in levels]
     return [energy, *(max(0.0, 1 - kept / total) for kept in _kept(sums, counts))]
+
+
+def _energy(p: Tensor) -> float:
+    """‖p‖², piece by piece; an accelerator is waited for once."""
+    import torch
+
+    pieces = (p[begin : begin + _PIECE].double() for begin in range(0, p.numel(), _PIECE))
+    sums = [piece.square().sum() for piece in pieces]
+    return float(sum(torch.stack(sums).tolist())) if sums else 0.0
 
 
 def stride(size: int) -> int:

@@ -6,6 +6,7 @@ from math import gcd
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from testbed.compress.gradient_stats import CURVE_SAMPLE, element_count, error_curve, stride
 from testbed.control.base import LEVELS
@@ -86,3 +87,23 @@ def test_the_vector_is_not_changed() -> None:
     before = p.clone()
     error_curve(p, LEVELS)
     assert torch.equal(p, before)
+
+
+class Waits(TorchDispatchMode):
+    """Counts the numbers that are fetched one by one: each waits for an accelerator."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+def waits(size: int) -> int:
+    with Waits() as seen:
+        error_curve(drawn("normal", size), LEVELS)
+    return seen.count
+
+
+def test_a_long_vector_is_waited_for_no_more_often_than_a_short_one() -> None:
+    assert waits(2_000_000) == waits(10_000)
