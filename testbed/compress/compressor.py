@@ -255,7 +255,7 @@ class Compressor:
         flat = self._flat(name, flat)
         buckets = self._buckets_of(name)
         densities = _densities(density, len(buckets))
-        parts = self._parts(name, flat)
+        parts = _split(flat, self._layouts[name]) if self.recipe.layers else [flat]
         # all are looked at before any memory takes something in
         given = [bucket.accumulate(part) for bucket, part in zip(buckets, parts, strict=True)]
         packed = [
@@ -315,12 +315,6 @@ class Compressor:
             )
         return flat.detach().contiguous()
 
-    def _parts(self, name: str, flat: Tensor) -> list[Tensor]:
-        """Return what each of the buckets compresses of ``flat``; from an accelerator short ones
-        come to the host, where they are chosen from sooner than a device is waited for once."""
-        parts = _split(flat, self._layouts[name]) if self.recipe.layers else [flat]
-        return parts if flat.device.type == "cpu" else short_on_host(parts)
-
     def _buckets_of(self, name: str) -> list[Bucket]:
         if name not in self._buckets:
             self._buckets[name] = self._new_buckets(self._layouts[name], self._loaded)
@@ -356,20 +350,6 @@ def _densities(density: float | Sequence[float], count: int) -> list[float]:
     for share in given:
         check_density(share)
     return given
-
-
-SHORT = 16_384
-"""Elements of the longest vector that is taken from an accelerator to be compressed."""
-
-
-def short_on_host(parts: Sequence[Tensor]) -> list[Tensor]:
-    """Return ``parts`` (of one dtype) with those of up to ``SHORT`` elements on the host, copied
-    together: one wait."""
-    short = [part for part in parts if part.numel() <= SHORT]
-    if not short:
-        return list(parts)
-    copies = iter(torch.split(torch.cat(short).cpu(), [part.numel() for part in short]))
-    return [next(copies) if part.numel() <= SHORT else part for part in parts]
 
 
 def _split(flat: Tensor, layout: Layout) -> list[Tensor]:

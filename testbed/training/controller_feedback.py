@@ -200,9 +200,10 @@ class ObservableCompressor(Compressor):
     def compensated(self, name: str, flat: Tensor) -> Iterator[tuple[str, AccumulatedGradient]]:
         """Yield the vectors that ``compress`` of ``flat`` would choose from, by first parameter.
         Each is void when its bucket is used again. Raises what ``compress`` does."""
-        parts = self._parts(name, self._flat(name, flat))
-        for bucket, part in zip(self._buckets_of(name), parts, strict=True):
-            yield bucket.layout.parts[0].name, bucket.accumulate(part)
+        flat, end = self._flat(name, flat), 0
+        for bucket in self._buckets_of(name):
+            begin, end = end, end + bucket.layout.size
+            yield bucket.layout.parts[0].name, bucket.accumulate(flat[begin:end])
 
 
 class FitReporter:

@@ -10,7 +10,7 @@ import torch
 
 from testbed.compress.aggregate import DeviceSupport, HostSupport
 from testbed.compress.base import BufferPool, PayloadBuffer, Selection
-from testbed.compress.compressor import SHORT, Compressor, EncodedBucket, short_on_host, together
+from testbed.compress.compressor import Compressor, EncodedBucket, together
 from testbed.compress.gradient_stats import element_count, error_curve, refuse, stride
 from testbed.compress.layout import Layout, Part, cut, in_buckets
 from testbed.compress.memory import join_parameters, key, parameters_of, split_by_parameter
@@ -177,18 +177,3 @@ def test_a_curve_by_hand() -> None:
     assert error_curve(torch.zeros(3), [1.0, 0.5]) == [0.0, 0.0, 0.0]
     with pytest.raises(GradientError, match="the energy of 1 elements is nan"):
         error_curve(torch.tensor([float("nan")]), [1.0])
-
-
-def test_short_parts_are_copied_and_long_ones_stay() -> None:
-    sizes = (3, SHORT + 1, 0, SHORT, 2)
-    parts = [*torch.arange(float(sum(sizes))).split(sizes)]
-    found = short_on_host(parts)
-    assert [torch.equal(own, part) for own, part in zip(found, parts, strict=True)] == [True] * 5
-    assert [own is part for own, part in zip(found, parts, strict=True)] == [
-        False,
-        True,
-        False,
-        False,
-        False,
-    ]
-    assert short_on_host(parts[1:2]) == parts[1:2]
