@@ -298,8 +298,11 @@ def _show(described: dict[str, Any]) -> None:
     )
     if described["dilation"] != 1:
         console.print(f"dilation {described['dilation']:g}: times and rates below are wall clock")
+    seconds, changes = described["seconds"], described["changes"]
+    console.print("Links", style="table.title")
     console.print(_link_table(described))
-    console.print(_changes(described))
+    console.print(f"Changes in the first {seconds:g} s: {len(changes)}", style="table.title")
+    console.print(_changes(changes))
     for line in (*_racks(described), *_nodes(described), *_traffic(described)):
         console.print(line)
     for line in _facts(described):
@@ -319,9 +322,7 @@ def _show(described: dict[str, Any]) -> None:
 def _link_table(described: dict[str, Any]) -> Any:
     from rich.table import Table
 
-    table = Table(
-        "link", "direction", "rate at t0", "queue", "at", "besides", title="Links", box=None
-    )
+    table = Table("link", "direction", "rate at t0", "queue", "at", "besides", box=None)
     for link in described["links"][:SHOWN]:
         rate, queue = _rate(link["rate_bits"]), str(Size(link["queue_bytes"]))
         at = link["at"] or "switch"
@@ -331,12 +332,10 @@ def _link_table(described: dict[str, Any]) -> Any:
     return table
 
 
-def _changes(described: dict[str, Any]) -> Any:
+def _changes(changes: list[dict[str, Any]]) -> Any:
     from rich.table import Table
 
-    changes = described["changes"]
-    title = f"Changes in the first {described['seconds']:g} s: {len(changes)}"
-    table = Table("after", "link", "direction", "rate", "besides", title=title, box=None)
+    table = Table("after", "link", "direction", "rate", "besides", box=None)
     for change in changes[:SHOWN]:
         rate = _rate(change["rate_bits"]) + (", packets dropped" if change["drop"] else "")
         after = f"{change['time_s']:.3f} s"

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import lru_cache, partial
+from importlib.util import find_spec
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 MakeTrial = Callable[[TrialPlan], LinkTrial]
 MOST_REASONS = 4
 """Most reasons of a verdict that are printed when its run is over; its summary has all."""
+_OWN_LIBRARIES = ("docker", "swarm")
+"""Fabrics whose nodes have libraries of their own; elsewhere they have this installation's."""
 MESSAGES = "messages.jsonl"
 """The trace that was replayed, in the run directory."""
 
@@ -114,8 +117,12 @@ def _opened(
 
 
 def _check(experiment: Experiment, fabric: str, parallel: int) -> int:
-    """As ``preflight.check``. Raises InputError or MachineError for what cannot be carried out."""
+    """As ``preflight.check``. Raises InputError or MachineError for what cannot be carried out,
+    ModuleNotFoundError where nodes would lack a library."""
     least = 1
+    for library in () if fabric in _OWN_LIBRARIES else ("torch", "numba"):
+        if find_spec(library) is None:
+            raise ModuleNotFoundError(name=library)
     if fabric != VIRTUAL:
         if parallel > 1:
             raise InputError(

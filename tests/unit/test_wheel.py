@@ -100,10 +100,12 @@ def test_missing_extra_is_a_sentence_with_its_command(smallest: Installed) -> No
     scenario = "third/scenario.yaml"
     for words, extra in (
         (("run", scenario, "--fabric", "sim", "--no-figures"), "sim"),
+        (("compare", scenario, "--fabric", "sim", "--seed", "1", "--no-figures"), "sim"),
         (("trace", "show", "third/traces/cloud.csv", "--out", "cloud.png"), "report"),
     ):
         said = smallest.run(*words, code=3).stderr
         assert f"Run `pip install 'narrows[{extra}]'`" in said and "Traceback" not in said
+    assert not (smallest.folder / "runs").exists(), "said before anything is made"
     said = smallest.run("doctor", code=None).stdout  # 3 where the machine lacks something
     assert "Run `pip install 'narrows[docker,report,sim]'`" in said and "make " not in said
 
