@@ -5,17 +5,21 @@ the certificate says of each link.
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, Literal, NamedTuple
 
+from analysis import MARGIN
 from analysis.comparison import Compared, ComparedOutcome, compared
 from analysis.load import Run, by_algorithm, lowest_seeds
-from analysis.page_data import rate_changes, rate_words, watched_end
+from analysis.page_data import longest, rate_changes, rate_words, watched_end
 from analysis.series import EndSamples
+from testbed.errors import InputError
 from testbed.fidelity.verdict import CERTIFICATE
 from testbed.records.run_directory import read_json
+from testbed.scenario.yaml import parse
 from testbed.topology import VIRTUAL
 from testbed.user_files import data_of
 
@@ -35,6 +39,14 @@ _STEPS = 3
 """The number of steps whose median k is given."""
 _SAME = 1.05
 _MOST_SPANS = 5
+_MOST_PARSED = 1 << 16
+"""With a longer scenario, what was trained is not said."""
+_WORSE = {
+    "not inferior": "not worse by more than {:g}",
+    "inferior": "worse by more than {:g}",
+    "not decided": "whether it is worse is not decided",
+}
+"""An accuracy against the baseline's, by what its interval says."""
 _NOT_JUDGED = {
     "drops": "whose packets a full queue dropped",
     "short": "too short",
@@ -49,6 +61,69 @@ def outcome(runs: Sequence[Run]) -> Compared:
     return compared(str(runs[0].manifest["scenario"]), runs[0].path, summaries, summaries)
 
 
+def set_up(runs: Sequence[Run]) -> str:
+    """What all runs trained, the size of a gradient, and how many steps they made."""
+    train = _train(runs[0])
+    batch = f", each worker in batches of {train['batch']}" if "batch" in train else ""
+    model = f"{train['model']} on {train['task']}" if {"model", "task"} <= set(train) else "a model"
+    made = [int(run.summary["steps"]) for run in runs]
+    steps = f"{min(made)} to {max(made)} steps" if len(set(made)) > 1 else _counted(made[0], "step")
+    size = max((int(record["size"]) for record in runs[0].events.get("step", [])), default=0)
+    amount = f"{4 * size / 1e3:.3g} kB" if size < 250_000 else f"{4 * size / 1e6:,.3g} MB"
+    whole = f" A whole gradient: {size:,} elements, {amount} as fp32." if size else ""
+    return f"{nodes(runs[0])} trained {model}{batch}.{whole} Time is that of {steps}."
+
+
+def nodes(run: Run) -> str:
+    """How many workers, servers and hosts the run has."""
+    roles = Counter(str(node["role"]) for node in run.manifest["nodes"].values())
+    counts = (_counted(roles[role], role) for role in ("worker", "server", "host") if roles[role])
+    return " and ".join(counts)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _train(run: Run) -> Mapping[str, Any]:
+    """The scenario's section ``train``; empty where the scenario is none."""
+    text = scenario_text(run)
+    try:
+        data = parse(text, "scenario.yaml").data if len(text) <= _MOST_PARSED else {}
+    except InputError:
+        return {}
+    train = data.get("train") if isinstance(data, dict) else None
+    return train if isinstance(train, dict) else {}
+
+
+STRETCH_HEADINGS = ("From", "Rate", "Algorithm", "Steps", "Time of a step", "Delay", "k")
+
+
+def stretches(runs: Sequence[Run]) -> list[list[str]]:
+    """While the watched link had one rate: each algorithm's steps that began then, and their means;
+    empty without changes of the rate, or with many."""
+    end = watched_end(runs)
+    changes = rate_changes(EndSamples(longest(runs), *end).samples)
+    if not 1 < len(changes) <= _MOST_CHANGES:
+        return []
+    until_s = [*(time_s for time_s, _ in changes[1:]), float("inf")]
+    cells = []
+    for (from_s, rate), to_s in zip(changes, until_s, strict=True):
+        for run in lowest_seeds(runs):
+            starts = run.per_step("start_s")
+            own = (starts >= from_s if from_s > changes[0][0] else starts < to_s) & (starts < to_s)
+            lengths = run.per_step("end_s") - starts
+            if not own.any():
+                continue
+            step, delay, k = (
+                f"{values[own].mean():.3g}"
+                for values in (lengths, run.per_step("delay_s"), run.per_step("density"))
+            )
+            first = [f"{from_s:.1f} s", rate_words(rate), run.algorithm, str(own.sum())]
+            cells.append([*first, f"{step} s", f"{delay} s", k])
+    return cells
+
+
 def headline(comparison: Compared) -> str:
     """The result in one sentence."""
     others = [
@@ -59,8 +134,11 @@ def headline(comparison: Compared) -> str:
     if not others and len(comparison.algorithms) > 1:
         return f"Nothing to compare with: no run of {comparison.baseline} counts, or no other does."
     if not others:
-        count = len(comparison.runs)
-        return f"{count} {'run' if count == 1 else 'runs'} of {comparison.scenario}."
+        whole = f"{_counted(len(comparison.runs), 'run')} of {comparison.scenario}"
+        if any(run["verdict"] != "invalid" for run in comparison.runs):
+            return f"{whole}."
+        reasons = [str(reason) for run in comparison.runs for reason in run["reasons"]][:1]
+        return f"{whole}, and none counts: {' '.join(reasons) or 'invalid'}."
     best = max(others, key=lambda own: own.speedup.mean or 0.0)
     if (best.speedup.mean or 0.0) < 1:
         return f"No algorithm was faster than {comparison.baseline}."
@@ -174,7 +252,9 @@ def _cost(own: ComparedOutcome, comparison: Compared) -> str:
     base = next(o for o in comparison.algorithms if o.algorithm == comparison.baseline)
     if own.accuracy.mean is None or base.accuracy.mean is None:
         return ""
-    return f", accuracy {own.accuracy.mean:.3f} ({base.algorithm}: {base.accuracy.mean:.3f})"
+    doubt = _WORSE[own.inferiority] if own.inferiority and own.accuracy.high is not None else ""
+    doubt = doubt and f"; {doubt.format(comparison.margin)}"
+    return f", accuracy {own.accuracy.mean:.3f} ({base.algorithm}: {base.accuracy.mean:.3f}{doubt})"
 
 
 def job_sentences(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:
@@ -365,7 +445,8 @@ def seeds_note(runs: Sequence[Run]) -> str:
     if len(seeds) > 1:
         return (
             f"Means over seeds {', '.join(map(str, seeds))}; ± is the half width of their 95 % "
-            "interval."
+            "interval. Accuracy is inferior, or not, to the baseline's by more than the margin "
+            f"{MARGIN:g}, if the interval of their differences, seed by seed, says so."
         )
     return (
         f"One seed ({seeds[0]}): no intervals. How much results differ between seeds is not known; "
