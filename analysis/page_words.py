@@ -55,10 +55,19 @@ _NOT_JUDGED = {
 """Causes for which messages are not judged, in words."""
 
 
-def outcome(runs: Sequence[Run]) -> Compared:
-    """``runs`` as a comparison against ``none``, or the first algorithm where none is."""
+def outcome(runs: Sequence[Run], baseline: str | None = None, margin: float = MARGIN) -> Compared:
+    """``runs`` as a comparison against ``baseline`` if it is among them, else against ``none``, or
+    the first algorithm where none is."""
+    known = baseline if any(run.algorithm == baseline for run in runs) else None
     summaries = [{**run.summary, "dir": str(run.path), "algorithm": run.algorithm} for run in runs]
-    return compared(str(runs[0].manifest["scenario"]), runs[0].path, summaries, summaries)
+    return compared(
+        str(runs[0].manifest["scenario"]),
+        runs[0].path,
+        summaries,
+        summaries,
+        baseline=known,
+        margin=margin,
+    )
 
 
 def set_up(runs: Sequence[Run]) -> str:
@@ -439,14 +448,14 @@ def disturbances(run: Run) -> str:
     return f"The machine was not to be relied upon at {listed}{more}."
 
 
-def seeds_note(runs: Sequence[Run]) -> str:
+def seeds_note(runs: Sequence[Run], margin: float = MARGIN) -> str:
     """Return what the results say of the noise between seeds."""
     seeds = sorted({run.seed for run in runs})
     if len(seeds) > 1:
         return (
             f"Means over seeds {', '.join(map(str, seeds))}; ± is the half width of their 95 % "
             "interval. Accuracy is inferior, or not, to the baseline's by more than the margin "
-            f"{MARGIN:g}, if the interval of their differences, seed by seed, says so."
+            f"{margin:g}, if the interval of their differences, seed by seed, says so."
         )
     return (
         f"One seed ({seeds[0]}): no intervals. How much results differ between seeds is not known; "

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from analysis import job_tables, page_data, page_words, tables
+from analysis import MARGIN, job_tables, page_data, page_words, tables
 from analysis.comparison import Compared, ComparedOutcome
 from analysis.figures import figures_of
 from analysis.figures.algorithms import front, phases
@@ -67,11 +67,14 @@ FURTHER = {
 """What else an algorithm may differ in, as it is by default."""
 
 
-def write_report(run_dirs: Iterable[Path], out: Path) -> list[Path]:
+def write_report(
+    run_dirs: Iterable[Path], out: Path, baseline: str | None = None, margin: float = MARGIN
+) -> list[Path]:
     """``table.csv``, ``figures/`` and ``report.html`` in ``out``; ``layers.csv`` of runs in
     buckets. Returns all paths, the report last.
 
-    Of several groups of runs that do not compare, tables and figures are in a folder for each.
+    ``baseline``, ``margin``: as ``compared`` has them. Of several groups of runs that do not
+    compare, tables and figures are in a folder for each.
     """
     groups = load_groups(run_dirs)
     figures, written = [], []
@@ -84,7 +87,8 @@ def write_report(run_dirs: Iterable[Path], out: Path) -> list[Path]:
             for name, rows in sheets.items()
             if rows
         ]
-    text = render(groups, [[path.relative_to(out) for path in paths] for paths in figures])
+    names = [[path.relative_to(out) for path in paths] for paths in figures]
+    text = render(groups, names, baseline, margin)
     page = write_atomically(out / "report.html", text)
     return [*(path for paths in figures for path in paths), *written, page]
 
@@ -95,13 +99,18 @@ def sentences(run_dirs: Iterable[Path]) -> list[str]:
     return page_words.algorithm_sentences(runs, page_words.outcome(runs))
 
 
-def render(groups: Sequence[Sequence[Run]], figures: Sequence[Sequence[Path]] = ()) -> str:
+def render(
+    groups: Sequence[Sequence[Run]],
+    figures: Sequence[Sequence[Path]] = (),
+    baseline: str | None = None,
+    margin: float = MARGIN,
+) -> str:
     """The report as HTML that needs nothing beside it. ``figures``: files that the page names, of
     each group; relative to it."""
     own = (PAGE / "page.js").read_text(encoding="utf-8")
     scripts = [*(_script(name) for name in SCRIPTS), f"\n{own}"]
     sections = [
-        _section(number, runs, figures[number] if figures else ())
+        _section(number, runs, figures[number] if figures else (), baseline, margin)
         for number, runs in enumerate(groups)
     ]
     page: str = (
@@ -156,7 +165,9 @@ def _templates() -> Environment:
     )
 
 
-def _section(number: int, runs: Sequence[Run], figures: Iterable[Path]) -> dict[str, Any]:
+def _section(
+    number: int, runs: Sequence[Run], figures: Iterable[Path], baseline: str | None, margin: float
+) -> dict[str, Any]:
     """Everything that the template shows of runs that compare."""
     sheet = sheet_of(runs)
     names = page_data.job_labels(runs) if runs[0].is_job else [run.algorithm for run in runs]
@@ -199,13 +210,13 @@ def _section(number: int, runs: Sequence[Run], figures: Iterable[Path]) -> dict[
             "results": [],
             "data": page_data.section_data(runs, ()),
         }
-    result = page_words.outcome(runs)
+    result = page_words.outcome(runs, baseline, margin)
     phase_headings, phase_rows = _phases(runs)
     return {
         **shared,
         "headline": page_words.headline(result),
         "sentences": page_words.algorithm_sentences(runs, result),
-        "seeds_note": page_words.seeds_note(runs),
+        "seeds_note": page_words.seeds_note(runs, margin),
         "target_note": page_words.target_note(result),
         "set_up": page_words.set_up(runs),
         "stretch_headings": page_words.STRETCH_HEADINGS,

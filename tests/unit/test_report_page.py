@@ -267,6 +267,17 @@ def test_times_to_an_accuracy_are_those_of_the_records(groups: list[list[Run]], 
         assert f"{run.summary['time_to_accuracy_s'][f'{target:g}']:.1f} s" in page.words
 
 
+def test_the_baseline_and_margin_of_a_comparison_are_the_pages(tmp_path: Path) -> None:
+    names = ("none", "topk-0.15")
+    runs = [make_run(tmp_path, Recipe(name, 1.0, seed, 30)) for name in names for seed in (1, 2)]
+    made = write_report(runs, tmp_path / "out", "topk-0.15", 0.25)[-1]
+    words = " ".join(Page(made.read_text()).words)
+    assert "as fast as topk-0.15" in words and "as fast as none" not in words
+    assert "the margin 0.25," in words and "the margin 0.005," not in words
+    group = load_groups(runs)
+    assert "as fast as none" in " ".join(Page(render(group, (), "unlike", 0.25)).words)
+
+
 def test_bytes_to_an_accuracy_are_those_of_the_records(groups: list[list[Run]], page: Page) -> None:
     """MB that all workers had sent and received when it was first evaluated."""
     (runs,) = groups
