@@ -77,7 +77,8 @@ def set_up(runs: Sequence[Run]) -> str:
     model = f"{train['model']} on {train['task']}" if {"model", "task"} <= set(train) else "a model"
     made = [int(run.summary["steps"]) for run in runs]
     steps = f"{min(made)} to {max(made)} steps" if len(set(made)) > 1 else _counted(made[0], "step")
-    size = max((int(record["size"]) for record in runs[0].events.get("step", [])), default=0)
+    first = next(iter(runs[0].events.get("step", [])), None)
+    size = int(first["size"]) if first else 0
     amount = f"{4 * size / 1e3:.3g} kB" if size < 250_000 else f"{4 * size / 1e6:,.3g} MB"
     whole = f" A whole gradient: {size:,} elements, {amount} as fp32." if size else ""
     return f"{nodes(runs[0])} trained {model}{batch}.{whole} Time is that of {steps}."
