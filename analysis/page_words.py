@@ -81,13 +81,13 @@ def set_up(runs: Sequence[Run]) -> str:
     size = int(first["size"]) if first else 0
     amount = f"{4 * size / 1e3:.3g} kB" if size < 250_000 else f"{4 * size / 1e6:,.3g} MB"
     whole = f" A whole gradient: {size:,} elements, {amount} as fp32." if size else ""
-    return f"{nodes(runs[0])} trained {model}{batch}.{whole} Time is that of {steps}."
+    return f"{nodes(runs[0], ('worker', 'server'))} trained {model}{batch}.{whole} Time is that of {steps}."
 
 
-def nodes(run: Run) -> str:
-    """How many workers, servers and hosts the run has."""
+def nodes(run: Run, wanted: Sequence[str] = ("worker", "server", "host")) -> str:
+    """How many nodes of each of these roles the run has."""
     roles = Counter(str(node["role"]) for node in run.manifest["nodes"].values())
-    counts = (_counted(roles[role], role) for role in ("worker", "server", "host") if roles[role])
+    counts = (_counted(roles[role], role) for role in wanted if roles[role])
     return " and ".join(counts)
 
 
