@@ -81,7 +81,8 @@ def set_up(runs: Sequence[Run]) -> str:
     size = int(first["size"]) if first else 0
     amount = f"{4 * size / 1e3:.3g} kB" if size < 250_000 else f"{4 * size / 1e6:,.3g} MB"
     whole = f" A whole gradient: {size:,} elements, {amount} as fp32." if size else ""
-    return f"{nodes(runs[0], ('worker', 'server'))} trained {model}{batch}.{whole} Time is that of {steps}."
+    who = nodes(runs[0], ("worker", "server"))
+    return f"{who} trained {model}{batch}.{whole} Time is that of {steps}."
 
 
 def nodes(run: Run, wanted: Sequence[str] = ("worker", "server", "host")) -> str:
