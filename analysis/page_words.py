@@ -287,7 +287,7 @@ def job_sentences(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:
     return sentences
 
 
-def repeat_command(runs: Sequence[Run]) -> str:
+def repeat_command(runs: Sequence[Run], baseline: str | None = None, margin: float = MARGIN) -> str:
     """The command that runs them again, with the scenario that the page has."""
     run = runs[0]
     fabric = shlex.quote(str(run.manifest["fabric"]))
@@ -297,10 +297,14 @@ def repeat_command(runs: Sequence[Run]) -> str:
         name = shlex.quote(run.algorithm)
         return f"testbed exec scenario.yaml --fabric {fabric} --name {name} -- {command}"
     seeds = sorted({own.seed for own in runs})
-    names = "".join(f" --algo {shlex.quote(name)}" for name in by_algorithm(runs))
-    verb = "compare" if len(seeds) > 1 else "run"
+    names = list(by_algorithm(runs))
+    given = "".join(f" --algo {shlex.quote(name)}" for name in names)
     listed = ",".join(map(str, seeds))
-    return f"testbed {verb} scenario.yaml --fabric {fabric}{names} --seed {listed}"
+    if len(seeds) == 1:
+        return f"testbed run scenario.yaml --fabric {fabric}{given} --seed {listed}"
+    how = f" --baseline {shlex.quote(str(baseline))}" if baseline in names[1:] else ""
+    how += "" if margin == MARGIN else f" --margin {margin:g}"
+    return f"testbed compare scenario.yaml --fabric {fabric}{given} --seed {listed}{how}"
 
 
 @dataclass(frozen=True, slots=True)

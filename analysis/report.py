@@ -189,7 +189,7 @@ def _section(
         "facts": facts(runs),
         "figures": _figure_names(figures),
         "scenario": page_words.scenario_text(runs[0]),
-        "command": page_words.repeat_command(runs),
+        "command": page_words.repeat_command(runs, baseline, margin),
         "layer_headings": tables.LAYER_HEADINGS,
         "layers": [tables.layer_cells(row) for row in tables.layer_rows(runs)],
         "outcomes": {},

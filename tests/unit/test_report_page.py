@@ -274,6 +274,7 @@ def test_the_baseline_and_margin_of_a_comparison_are_the_pages(tmp_path: Path) -
     words = " ".join(Page(made.read_text()).words)
     assert "as fast as topk-0.15" in words and "as fast as none" not in words
     assert "the margin 0.25," in words and "the margin 0.005," not in words
+    assert "--seed 1,2 --baseline topk-0.15 --margin 0.25" in words
     group = load_groups(runs)
     assert "as fast as none" in " ".join(Page(render(group, (), "unlike", 0.25)).words)
 
