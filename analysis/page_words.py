@@ -71,7 +71,7 @@ def outcome(runs: Sequence[Run], baseline: str | None = None, margin: float = MA
 
 
 def set_up(runs: Sequence[Run]) -> str:
-    """What all runs trained, the size of a gradient, and how many steps they made."""
+    """Return what all runs trained, the size of a gradient, and how many steps they made."""
     train = _train(runs[0])
     batch = f", each worker in batches of {train['batch']}" if "batch" in train else ""
     model = f"{train['model']} on {train['task']}" if {"model", "task"} <= set(train) else "a model"
@@ -86,7 +86,7 @@ def set_up(runs: Sequence[Run]) -> str:
 
 
 def nodes(run: Run, wanted: Sequence[str] = ("worker", "server", "host")) -> str:
-    """How many nodes of each of these roles the run has."""
+    """Count the nodes of each of these roles."""
     roles = Counter(str(node["role"]) for node in run.manifest["nodes"].values())
     counts = (_counted(roles[role], role) for role in wanted if roles[role])
     return " and ".join(counts)

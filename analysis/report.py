@@ -64,7 +64,7 @@ FURTHER = {
     name: getattr(Algorithm(""), name)
     for name in ("buckets", "dense_below", "bucket_bytes", "overlap", "order", "agree")
 }
-"""What else an algorithm may differ in, as it is by default."""
+"""Further parts of an algorithm, as they are by default."""
 
 
 def write_report(
