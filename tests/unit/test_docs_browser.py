@@ -63,23 +63,15 @@ def test_every_page_is_drawn_without_a_complaint(
     assert found == {}
 
 
-@pytest.mark.parametrize(
-    ("words", "found"),
-    [("certificate", "reference/certificate.html"), ("seed offset", "scenario-events.html"),
-     ("speed up", "how-to/comparing.html")],
-)  # fmt: skip
-def test_search_finds_a_page(
-    browser: Any, site: tuple[str, list[str]], words: str, found: str
-) -> None:
-    """Before pages of results, and by parts of a key."""
+def test_search_finds_a_page(browser: Any, site: tuple[str, list[str]]) -> None:
     page = watched(browser, site[0])
     page.goto(site[0] + "index.html")
-    page.locator("input.md-search__input").fill(words)
+    page.locator("input.md-search__input").fill("certificate")
     results = page.locator(".md-search-result__item a.md-search-result__link")
     results.first.wait_for()
     names = [link.get_attribute("href") for link in results.all()]
-    assert any(found in name for name in names), names
-    assert page.locator(".md-search-result mark").first.inner_text().lower() in words
+    assert any("reference/certificate.html" in name for name in names), names
+    assert "certificate" in page.locator(".md-search-result mark").first.inner_text().lower()
     results.first.click()
     page.wait_for_url("**/*.html?h=*")
     assert page.complaints == []
