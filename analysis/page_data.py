@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -100,9 +101,11 @@ def rate_changes(samples: LinkBins) -> list[tuple[float, float]]:
     return changes
 
 
-def section_data(runs: Sequence[Run], results: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def section_data(
+    runs: Sequence[Run], results: Iterable[Mapping[str, Any]], target: float | None = None
+) -> dict[str, Any]:
     """Everything that the page draws of ``runs``; ``results``: a row per algorithm, as
-    ``result_row`` gives it."""
+    ``result_row`` gives it; ``target``: an accuracy that all of them reached."""
     data: dict[str, Any] = {
         "algorithms": list(by_algorithm(runs)),
         "seeds": sorted({run.seed for run in runs}),
@@ -116,6 +119,7 @@ def section_data(runs: Sequence[Run], results: Iterable[Mapping[str, Any]]) -> d
     return {
         **data,
         "link": f"{link} {direction}",
+        "bytes_words": bytes_words(runs, target),
         "runs": [_of_run(index, run, link, direction) for index, run in enumerate(runs)],
         "phases": [
             {**row, "seconds": short(row["seconds"])} for row in phases.data(runs) if row["seconds"]
@@ -213,8 +217,12 @@ def _delivered(samples: LinkBins) -> Points:
 
 
 def _accuracy(run: Run) -> Points:
-    """Times, accuracies and MB that all workers had sent and received by then, of every
-    evaluation."""
+    """Times, accuracies and MB, of every evaluation."""
+    return columns(*_evaluated(run))
+
+
+def _evaluated(run: Run) -> tuple[Array, Array, Array]:
+    """Times, accuracies and MB that all workers had sent and received by then."""
     steps, times, accuracies = run.evaluations()
     records = run.events.get("step", [])
     numbers = np.array([float(record["step"]) for record in records])
@@ -222,7 +230,26 @@ def _accuracy(run: Run) -> Points:
     order = np.argsort(numbers, kind="stable")
     total = np.concatenate([[0.0], np.cumsum(sizes[order])])
     sent = total[np.searchsorted(numbers[order], steps, side="right")] / 1e6
-    return columns(times, accuracies, sent)
+    return times, accuracies, sent
+
+
+def bytes_words(runs: Sequence[Run], target: float | None) -> str:
+    """MB until the first evaluation with the accuracy ``target``: each algorithm's mean over the
+    runs that count; empty without one."""
+    if target is None:
+        return ""
+    means = []
+    for algorithm, same in by_algorithm(runs).items():
+        reached = [
+            float(sent[accuracies >= target][0])
+            for run in same
+            if run.verdict != "invalid"
+            for _, accuracies, sent in [_evaluated(run)]
+            if (accuracies >= target).any()
+        ]
+        if reached:
+            means.append(f"{algorithm} {short(fmean(reached), 3):g} MB")
+    return f"To {target:g}: {', '.join(means)}"
 
 
 def _unreliable(run: Run) -> Points:

@@ -5,17 +5,21 @@ the certificate says of each link.
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, Literal, NamedTuple
 
+from analysis import MARGIN
 from analysis.comparison import Compared, ComparedOutcome, compared
 from analysis.load import Run, by_algorithm, lowest_seeds
-from analysis.page_data import rate_changes, rate_words, watched_end
+from analysis.page_data import longest, rate_changes, rate_words, watched_end
 from analysis.series import EndSamples
+from testbed.errors import InputError
 from testbed.fidelity.verdict import CERTIFICATE
 from testbed.records.run_directory import read_json
+from testbed.scenario.yaml import parse
 from testbed.topology import VIRTUAL
 from testbed.user_files import data_of
 
@@ -35,6 +39,14 @@ _STEPS = 3
 """The number of steps whose median k is given."""
 _SAME = 1.05
 _MOST_SPANS = 5
+_MOST_PARSED = 1 << 16
+"""With a longer scenario, what was trained is not said."""
+_WORSE = {
+    "not inferior": "not worse by more than {:g}",
+    "inferior": "worse by more than {:g}",
+    "not decided": "whether it is worse is not decided",
+}
+"""An accuracy against the baseline's, by what its interval says."""
 _NOT_JUDGED = {
     "drops": "whose packets a full queue dropped",
     "short": "too short",
@@ -43,10 +55,84 @@ _NOT_JUDGED = {
 """Causes for which messages are not judged, in words."""
 
 
-def outcome(runs: Sequence[Run]) -> Compared:
-    """``runs`` as a comparison against ``none``, or the first algorithm where none is."""
+def outcome(runs: Sequence[Run], baseline: str | None = None, margin: float = MARGIN) -> Compared:
+    """``runs`` as a comparison against ``baseline`` if it is among them, else against ``none``, or
+    the first algorithm where none is."""
+    known = baseline if any(run.algorithm == baseline for run in runs) else None
     summaries = [{**run.summary, "dir": str(run.path), "algorithm": run.algorithm} for run in runs]
-    return compared(str(runs[0].manifest["scenario"]), runs[0].path, summaries, summaries)
+    return compared(
+        str(runs[0].manifest["scenario"]),
+        runs[0].path,
+        summaries,
+        summaries,
+        baseline=known,
+        margin=margin,
+    )
+
+
+def set_up(runs: Sequence[Run]) -> str:
+    """Return what all runs trained, the size of a gradient, and how many steps they made."""
+    train = _train(runs[0])
+    batch = f", each worker in batches of {train['batch']}" if "batch" in train else ""
+    model = f"{train['model']} on {train['task']}" if {"model", "task"} <= set(train) else "a model"
+    made = [int(run.summary["steps"]) for run in runs]
+    steps = f"{min(made)} to {max(made)} steps" if len(set(made)) > 1 else _counted(made[0], "step")
+    first = next(iter(runs[0].events.get("step", [])), None)
+    size = int(first["size"]) if first else 0
+    amount = f"{4 * size / 1e3:.3g} kB" if size < 250_000 else f"{4 * size / 1e6:,.3g} MB"
+    whole = f" A whole gradient: {size:,} elements, {amount} as fp32." if size else ""
+    who = nodes(runs[0], ("worker", "server"))
+    return f"{who} trained {model}{batch}.{whole} Time is that of {steps}."
+
+
+def nodes(run: Run, wanted: Sequence[str] = ("worker", "server", "host")) -> str:
+    """Count the nodes of each of these roles."""
+    roles = Counter(str(node["role"]) for node in run.manifest["nodes"].values())
+    counts = (_counted(roles[role], role) for role in wanted if roles[role])
+    return " and ".join(counts)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _train(run: Run) -> Mapping[str, Any]:
+    """The scenario's section ``train``; empty where the scenario is none."""
+    text = scenario_text(run)
+    try:
+        data = parse(text, "scenario.yaml").data if len(text) <= _MOST_PARSED else {}
+    except InputError:
+        return {}
+    train = data.get("train") if isinstance(data, dict) else None
+    return train if isinstance(train, dict) else {}
+
+
+STRETCH_HEADINGS = ("From", "Rate", "Algorithm", "Steps", "Time of a step", "Delay", "k")
+
+
+def stretches(runs: Sequence[Run]) -> list[list[str]]:
+    """While the watched link had one rate: each algorithm's steps that began then, and their means;
+    empty without changes of the rate, or with many."""
+    end = watched_end(runs)
+    changes = rate_changes(EndSamples(longest(runs), *end).samples)
+    if not 1 < len(changes) <= _MOST_CHANGES:
+        return []
+    until_s = [*(time_s for time_s, _ in changes[1:]), float("inf")]
+    cells = []
+    for (from_s, rate), to_s in zip(changes, until_s, strict=True):
+        for run in lowest_seeds(runs):
+            starts = run.per_step("start_s")
+            own = (starts >= from_s if from_s > changes[0][0] else starts < to_s) & (starts < to_s)
+            lengths = run.per_step("end_s") - starts
+            if not own.any():
+                continue
+            step, delay, k = (
+                f"{values[own].mean():.3g}"
+                for values in (lengths, run.per_step("delay_s"), run.per_step("density"))
+            )
+            first = [f"{from_s:.1f} s", rate_words(rate), run.algorithm, str(own.sum())]
+            cells.append([*first, f"{step} s", f"{delay} s", k])
+    return cells
 
 
 def headline(comparison: Compared) -> str:
@@ -59,8 +145,11 @@ def headline(comparison: Compared) -> str:
     if not others and len(comparison.algorithms) > 1:
         return f"Nothing to compare with: no run of {comparison.baseline} counts, or no other does."
     if not others:
-        count = len(comparison.runs)
-        return f"{count} {'run' if count == 1 else 'runs'} of {comparison.scenario}."
+        whole = f"{_counted(len(comparison.runs), 'run')} of {comparison.scenario}"
+        if any(run["verdict"] != "invalid" for run in comparison.runs):
+            return f"{whole}."
+        reasons = [str(reason) for run in comparison.runs for reason in run["reasons"]][:1]
+        return f"{whole}, and none counts: {' '.join(reasons) or 'invalid'}."
     best = max(others, key=lambda own: own.speedup.mean or 0.0)
     if (best.speedup.mean or 0.0) < 1:
         return f"No algorithm was faster than {comparison.baseline}."
@@ -174,7 +263,9 @@ def _cost(own: ComparedOutcome, comparison: Compared) -> str:
     base = next(o for o in comparison.algorithms if o.algorithm == comparison.baseline)
     if own.accuracy.mean is None or base.accuracy.mean is None:
         return ""
-    return f", accuracy {own.accuracy.mean:.3f} ({base.algorithm}: {base.accuracy.mean:.3f})"
+    doubt = _WORSE[own.inferiority] if own.inferiority and own.accuracy.high is not None else ""
+    doubt = doubt and f"; {doubt.format(comparison.margin)}"
+    return f", accuracy {own.accuracy.mean:.3f} ({base.algorithm}: {base.accuracy.mean:.3f}{doubt})"
 
 
 def job_sentences(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:
@@ -196,7 +287,7 @@ def job_sentences(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:
     return sentences
 
 
-def repeat_command(runs: Sequence[Run]) -> str:
+def repeat_command(runs: Sequence[Run], baseline: str | None = None, margin: float = MARGIN) -> str:
     """The command that runs them again, with the scenario that the page has."""
     run = runs[0]
     fabric = shlex.quote(str(run.manifest["fabric"]))
@@ -206,10 +297,14 @@ def repeat_command(runs: Sequence[Run]) -> str:
         name = shlex.quote(run.algorithm)
         return f"testbed exec scenario.yaml --fabric {fabric} --name {name} -- {command}"
     seeds = sorted({own.seed for own in runs})
-    names = "".join(f" --algo {shlex.quote(name)}" for name in by_algorithm(runs))
-    verb = "compare" if len(seeds) > 1 else "run"
+    names = list(by_algorithm(runs))
+    given = "".join(f" --algo {shlex.quote(name)}" for name in names)
     listed = ",".join(map(str, seeds))
-    return f"testbed {verb} scenario.yaml --fabric {fabric}{names} --seed {listed}"
+    if len(seeds) == 1:
+        return f"testbed run scenario.yaml --fabric {fabric}{given} --seed {listed}"
+    how = f" --baseline {shlex.quote(str(baseline))}" if baseline in names[1:] else ""
+    how += "" if margin == MARGIN else f" --margin {margin:g}"
+    return f"testbed compare scenario.yaml --fabric {fabric}{given} --seed {listed}{how}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,13 +454,14 @@ def disturbances(run: Run) -> str:
     return f"The machine was not to be relied upon at {listed}{more}."
 
 
-def seeds_note(runs: Sequence[Run]) -> str:
+def seeds_note(runs: Sequence[Run], margin: float = MARGIN) -> str:
     """Return what the results say of the noise between seeds."""
     seeds = sorted({run.seed for run in runs})
     if len(seeds) > 1:
         return (
             f"Means over seeds {', '.join(map(str, seeds))}; ± is the half width of their 95 % "
-            "interval."
+            "interval. Accuracy is inferior, or not, to the baseline's by more than the margin "
+            f"{margin:g}, if the interval of their differences, seed by seed, says so."
         )
     return (
         f"One seed ({seeds[0]}): no intervals. How much results differ between seeds is not known; "

@@ -18,13 +18,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from analysis import job_tables, page_data, page_words, tables
-from analysis.comparison import Compared
+from analysis import MARGIN, job_tables, page_data, page_words, tables
+from analysis.comparison import Compared, ComparedOutcome
 from analysis.figures import figures_of
 from analysis.figures.algorithms import front, phases
-from analysis.load import Run, load_all, load_groups
+from analysis.load import Run, load_all, load_groups, lowest_seeds
 from analysis.statistics import Interval, times
 from analysis.style import save
+from testbed.algorithms import Algorithm
+from testbed.errors import InputError
 from testbed.records.events import PHASES
 from testbed.records.run_directory import to_json, write_atomically
 from testbed.topology import VIRTUAL
@@ -47,13 +49,32 @@ RESULT_HEADINGS = (
     "Mean k",
     "Verdicts",
 )
+PART_HEADINGS = (
+    "Algorithm",
+    "Selector",
+    "Values",
+    "Memory",
+    "Controller",
+    "Down",
+    "Exchange",
+    "Further",
+    "About",
+)
+FURTHER = {
+    name: getattr(Algorithm(""), name)
+    for name in ("buckets", "dense_below", "bucket_bytes", "overlap", "order", "agree")
+}
+"""Further parts of an algorithm, as they are by default."""
 
 
-def write_report(run_dirs: Iterable[Path], out: Path) -> list[Path]:
+def write_report(
+    run_dirs: Iterable[Path], out: Path, baseline: str | None = None, margin: float = MARGIN
+) -> list[Path]:
     """``table.csv``, ``figures/`` and ``report.html`` in ``out``; ``layers.csv`` of runs in
     buckets. Returns all paths, the report last.
 
-    Of several groups of runs that do not compare, tables and figures are in a folder for each.
+    ``baseline``, ``margin``: as ``compared`` has them. Of several groups of runs that do not
+    compare, tables and figures are in a folder for each.
     """
     groups = load_groups(run_dirs)
     figures, written = [], []
@@ -66,7 +87,8 @@ def write_report(run_dirs: Iterable[Path], out: Path) -> list[Path]:
             for name, rows in sheets.items()
             if rows
         ]
-    text = render(groups, [[path.relative_to(out) for path in paths] for paths in figures])
+    names = [[path.relative_to(out) for path in paths] for paths in figures]
+    text = render(groups, names, baseline, margin)
     page = write_atomically(out / "report.html", text)
     return [*(path for paths in figures for path in paths), *written, page]
 
@@ -77,13 +99,18 @@ def sentences(run_dirs: Iterable[Path]) -> list[str]:
     return page_words.algorithm_sentences(runs, page_words.outcome(runs))
 
 
-def render(groups: Sequence[Sequence[Run]], figures: Sequence[Sequence[Path]] = ()) -> str:
+def render(
+    groups: Sequence[Sequence[Run]],
+    figures: Sequence[Sequence[Path]] = (),
+    baseline: str | None = None,
+    margin: float = MARGIN,
+) -> str:
     """The report as HTML that needs nothing beside it. ``figures``: files that the page names, of
     each group; relative to it."""
     own = (PAGE / "page.js").read_text(encoding="utf-8")
     scripts = [*(_script(name) for name in SCRIPTS), f"\n{own}"]
     sections = [
-        _section(number, runs, figures[number] if figures else ())
+        _section(number, runs, figures[number] if figures else (), baseline, margin)
         for number, runs in enumerate(groups)
     ]
     page: str = (
@@ -138,7 +165,9 @@ def _templates() -> Environment:
     )
 
 
-def _section(number: int, runs: Sequence[Run], figures: Iterable[Path]) -> dict[str, Any]:
+def _section(
+    number: int, runs: Sequence[Run], figures: Iterable[Path], baseline: str | None, margin: float
+) -> dict[str, Any]:
     """Everything that the template shows of runs that compare."""
     sheet = sheet_of(runs)
     names = page_data.job_labels(runs) if runs[0].is_job else [run.algorithm for run in runs]
@@ -160,12 +189,15 @@ def _section(number: int, runs: Sequence[Run], figures: Iterable[Path]) -> dict[
         "facts": facts(runs),
         "figures": _figure_names(figures),
         "scenario": page_words.scenario_text(runs[0]),
-        "command": page_words.repeat_command(runs),
+        "command": page_words.repeat_command(runs, baseline, margin),
         "layer_headings": tables.LAYER_HEADINGS,
         "layers": [tables.layer_cells(row) for row in tables.layer_rows(runs)],
         "outcomes": {},
         "phase_headings": (),
         "phases": [],
+        "set_up": "",
+        "stretches": [],
+        "parts": [],
         "virtual": str(manifest["fabric"]) == VIRTUAL,
     }
     if runs[0].is_job:
@@ -178,24 +210,30 @@ def _section(number: int, runs: Sequence[Run], figures: Iterable[Path]) -> dict[
             "results": [],
             "data": page_data.section_data(runs, ()),
         }
-    result = page_words.outcome(runs)
+    result = page_words.outcome(runs, baseline, margin)
     phase_headings, phase_rows = _phases(runs)
     return {
         **shared,
         "headline": page_words.headline(result),
         "sentences": page_words.algorithm_sentences(runs, result),
-        "seeds_note": page_words.seeds_note(runs),
+        "seeds_note": page_words.seeds_note(runs, margin),
         "target_note": page_words.target_note(result),
+        "set_up": page_words.set_up(runs),
+        "stretch_headings": page_words.STRETCH_HEADINGS,
+        "stretches": page_words.stretches(runs),
+        "part_headings": PART_HEADINGS,
+        "parts": _parts(runs),
         "phase_headings": phase_headings,
         "phases": phase_rows,
         "outcomes": {
-            own.algorithm: f"{_estimate(own.time_s, '{:.1f}', ' s')}, "
-            f"{_estimate(own.accuracy, '{:.3f}')}"
+            own.algorithm: "no run counts"
+            if own.time_s.mean is None
+            else f"{_estimate(own.time_s, '{:.1f}', ' s')}, {_estimate(own.accuracy, '{:.3f}')}"
             for own in result.algorithms
         },
         "result_headings": _result_headings(result),
         "results": _results(result, runs),
-        "data": page_data.section_data(runs, _result_rows(result)),
+        "data": page_data.section_data(runs, _result_rows(result), result.target),
     }
 
 
@@ -234,7 +272,7 @@ def _results(result: Compared, runs: Sequence[Run]) -> list[dict[str, Any]]:
                 _estimate(own.time_s, "{:.1f}", " s"),
                 "baseline" if own.algorithm == result.baseline else times(own.speedup),
                 *([tables.time_to_target(own, result.target)] if result.target else []),
-                _estimate(own.accuracy, "{:.3f}"),
+                _accuracy(own),
                 _megabytes(own.bytes_up),
                 _megabytes(own.bytes_down),
                 "–" if own.mean_k is None else f"{own.mean_k:.3g}",
@@ -244,6 +282,27 @@ def _results(result: Compared, runs: Sequence[Run]) -> list[dict[str, Any]]:
         }
         for own in result.algorithms
     ]
+
+
+def _accuracy(own: ComparedOutcome) -> str:
+    known = _estimate(own.accuracy, "{:.3f}")
+    judged = own.inferiority and own.accuracy.high is not None
+    return f"{known}, {own.inferiority}" if judged else known
+
+
+def _parts(runs: Sequence[Run]) -> list[list[str]]:
+    """A row per algorithm under ``PART_HEADINGS``, from its manifest; none of one that this version
+    does not know."""
+    cells = []
+    for run in lowest_seeds(runs):
+        try:
+            row = Algorithm.from_json(run.manifest["algorithm"])
+        except InputError:
+            continue
+        own = {name: getattr(row, name) for name in FURTHER}
+        changed = [f"{name} {value}" for name, value in own.items() if value != FURTHER[name]]
+        cells.append([row.name, *row.parts(), ", ".join(changed) or "–", row.about])
+    return cells
 
 
 def _phases(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
@@ -318,14 +377,13 @@ def make_figures(runs: Sequence[Run], out: Path) -> list[Path]:
 def _facts(run: Run) -> dict[str, str]:
     manifest, machine = run.manifest, run.manifest["machine"]
     versions = machine.get("versions", {})
-    workers = sum(node["role"] == "worker" for node in manifest["nodes"].values())
     cpu, memory, commit = (
         machine.get("cpu") or {},
         machine.get("memory_bytes"),
         machine.get("commit"),
     )
     return {
-        "Nodes": f"{workers} workers, {len(manifest['nodes']) - workers} server",
+        "Nodes": page_words.nodes(run),
         **_command(run),
         "Fabric": str(manifest["fabric"]),
         "Congestion control": str(

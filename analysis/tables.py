@@ -55,6 +55,7 @@ HEADINGS = (
 )
 EXPLAINED = (
     "Up, Down: bytes of messages that all workers sent and received over the whole run. "
+    "Speed-up: against none with the same seed. "
     "Mean k: the share of the gradient that was to be sent; Sent: the share that was. "
     "Passes: how often a selector went over all elements, a step."
 )

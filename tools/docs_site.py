@@ -104,6 +104,13 @@ def on_config(config: Any) -> Any:
     return config
 
 
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Have the search list results and history after the pages that explain."""
+    if page.file.src_uri.startswith(("scenarios/", "CHANGELOG")):
+        page.meta["search"] = {"boost": 0.25}
+    return markdown
+
+
 def on_post_page(output: str, **_: Any) -> str:
     """Make a page accessible where the theme leaves that open: links that do not differ by colour
     alone, no heading of a column without words, tables that the keyboard can scroll."""

@@ -365,7 +365,7 @@
       const charts = [];
       if (accuracy.length) {
         charts.push({
-          title: 'Accuracy against bytes that all workers sent and received', rows: accuracy,
+          title: ['Accuracy against bytes that all workers sent and received', this.data.bytes_words].filter(Boolean).join('. '), rows: accuracy,
           spec: {
             width: 'container', height: 260, data: { name: 'rows', values: accuracy },
             mark: { type: 'line', point: { size: 30, filled: true }, aria: false },

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from testbed.algorithms import PATTERNS, SUFFIXES, Algorithm
+from testbed.algorithms import PATTERNS, SUFFIXES
 from testbed.cli import options
 from testbed.compatibility import known
 from testbed.compress.base import codings, memories, selectors
@@ -50,20 +50,12 @@ def _table() -> Table:
         box=None,
     )
     for row in known():
-        table.add_row(row.name, *_cells(row, _changed(row.controller, row.options)), row.about)
+        table.add_row(row.name, *row.parts(), row.about)
     for pattern in PATTERNS:
-        table.add_row(str(pattern), *_cells(pattern.row, pattern.row.controller), pattern.about)
+        table.add_row(str(pattern), *pattern.row.parts(pattern.row.controller), pattern.about)
     for suffix in SUFFIXES:
         table.add_row(suffix.form, *[""] * 6, suffix.about)
     return table
-
-
-def _cells(row: Algorithm, controller: str) -> list[str]:
-    down = row.down if row.down_memory == "none" else f"{row.down} + {row.down_memory}"
-    down += f" (density {row.down_density:g})" if row.down_density < 1 else ""
-    values = _changed(row.values, row.values_options)
-    exchange = _changed(row.exchange, row.exchange_options)
-    return [row.selector, values, row.memory, controller, down, exchange]
 
 
 def _listing() -> dict[str, Any]:
@@ -92,12 +84,6 @@ def _parts() -> dict[str, list[str]]:
         "controllers": controllers.names(),
         "exchanges": exchanges.names(),
     }
-
-
-def _changed(name: str, given: dict[str, Any]) -> str:
-    """A part with the options that are not its own defaults."""
-    changed = ", ".join(f"{option} {value}" for option, value in given.items())
-    return f"{name} ({changed})" if changed else name
 
 
 data_app = typer.Typer(

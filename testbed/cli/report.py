@@ -44,7 +44,7 @@ def _report(runs: list[Path], out: Path | None, as_json: bool) -> None:
     from testbed.records.run_directory import to_json
 
     groups = load_groups(runs)
-    files = write_report(runs, out or _default(runs))
+    files = write_report(runs, out or _default(runs), *_against(runs))
     rows = [sheet_of(group).rows(group) for group in groups]
     if as_json:
         table = [row for own in rows for row in own]
@@ -60,6 +60,18 @@ def _report(runs: list[Path], out: Path | None, as_json: bool) -> None:
             shown.title = Text(printable(f"{about['scenario']} on {about['fabric']}"))
         console.print(shown)
     print(f"report: {files[-1].resolve().as_uri()}", file=sys.stderr)
+
+
+def _against(runs: list[Path]) -> tuple[str | None, float]:
+    """Baseline and margin with which a comparison was made, where it alone is drawn."""
+    from analysis import MARGIN
+    from analysis.comparison import COMPARED
+    from testbed.records.run_directory import read_json
+
+    path = runs[0] / COMPARED
+    known = read_json(path) if len(runs) == 1 and path.is_file() else {}
+    baseline, margin = known.get("baseline"), known.get("margin")
+    return baseline, float(margin) if isinstance(margin, int | float) else MARGIN
 
 
 def _default(runs: list[Path]) -> Path:

@@ -101,16 +101,16 @@ def name_page(comparison: Comparison) -> None:
     print(f"report: {page.resolve().as_uri()}", file=sys.stderr)
 
 
-def draw(comparison: Comparison, *, figures: bool = True) -> list[dict[str, Any]]:
+def draw(comparison: Comparison, *, figures: bool = True, **how: Any) -> list[dict[str, Any]]:
     """``table.csv`` and, where wanted, figures and ``report.html`` into the comparison's directory;
-    returns the table's rows, one per run."""
+    returns the table's rows, one per run. ``how``: baseline and margin of the page."""
     from analysis.tables import comparison_rows, to_csv
 
     directories = [Path(entry["dir"]) for entry in comparison.runs]
     if figures:
         from analysis.report import write_report
 
-        write_report(directories, comparison.directory)
+        write_report(directories, comparison.directory, **how)
     table = comparison_rows(directories)
     (comparison.directory / "table.csv").write_text(to_csv(table), encoding="utf-8")
     return table
@@ -276,7 +276,7 @@ def _present_compared(comparison: Comparison, as_json: bool, *, figures: bool, *
     result = compared(
         directory=comparison.directory, entries=comparison.runs, summaries=summaries, **how
     )
-    draw(comparison, figures=figures)
+    draw(comparison, figures=figures, baseline=result.baseline, margin=result.margin)
     text = _written(result, comparison.directory)
     if as_json:
         sys.stdout.write(text)

@@ -25,6 +25,7 @@ from testbed.records.run_directory import (
 from testbed.runner.experiment import Experiment, from_loaded, parse_seeds
 from testbed.runner.progress import Remaining
 from testbed.scenario.load import Loaded, load
+from testbed.topology import VIRTUAL
 
 Order = Sequence[tuple[Algorithm, int]]
 
@@ -50,7 +51,9 @@ class Comparison:
         earlier = earlier or {}
         self._entries = {index: entry for index, (entry, _) in earlier.items()}
         self._over = set(earlier)
-        self.remaining = Remaining([row.name for row, _ in order], processes)
+        in_process = fabric == VIRTUAL and processes == 1
+        names = [row.name for row, _ in order]
+        self.remaining = Remaining(names, processes, in_process=in_process)
         for index, (_, took_s) in earlier.items():
             self.remaining.over(index, took_s)
         self._save()

@@ -20,18 +20,30 @@ from testbed.errors import printable
 
 
 class Remaining:
-    """Real seconds left for runs of ``algorithms`` (in order), ``processes`` at a time."""
+    """Real seconds left for runs of ``algorithms`` (in order), ``processes`` at a time.
 
-    def __init__(self, algorithms: Sequence[str], processes: int = 1) -> None:
+    ``in_process``: runs are in this process, where the first one alone loads what all need.
+    """
+
+    def __init__(
+        self, algorithms: Sequence[str], processes: int = 1, *, in_process: bool = False
+    ) -> None:
         self._algorithms, self._processes = algorithms, processes
+        self._loading = in_process
         self.took_s: list[float | None] = [None] * len(algorithms)
-        """Seconds that each run took, by place; None where that is not known."""
+        """Seconds that each run took, by place, without loading; None where not known."""
         self._over: set[int] = set()
         self._begun: float | None = None
 
     def begun(self, now: float) -> None:
         """A run begins, alone; ``now``: on the monotonic clock."""
         self._begun = now
+
+    def first_step(self, now: float) -> None:
+        """The run that goes on alone has made its first step; all before it was loading, if it is
+        the first of this process."""
+        if self._loading and self._begun is not None:
+            self._loading, self._begun = False, now
 
     def over(self, index: int, took_s: float | None) -> None:
         """The run at ``place`` has ended."""
@@ -177,7 +189,10 @@ class Progress:
         if trial is None:
             return
         if event["kind"] == "step":
-            trial.began = trial.began or time.monotonic()
+            if trial.began is None:
+                trial.began = time.monotonic()
+                if self.whole is not None:
+                    self.whole.first_step(trial.began)
             delay_s = event["delay_s"] / self._dilation
             trial.finish_step(event["step"], event["density"], delay_s)
         elif event["kind"] == "evaluation":

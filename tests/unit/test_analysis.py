@@ -277,7 +277,7 @@ def test_the_report_is_one_file(drawn: Path) -> None:
         assert all(f'href="figures/{module.NAME}.{kind}"' in page for kind in ("png", "pdf", "csv"))
     assert "&lt;server&gt;" in page
     assert "<server>" not in page
-    assert "4 workers, 1 server" in page
+    assert "4 workers and 1 server" in page
     assert "A processor, 2 processors" in page
     assert (drawn / "table.csv").exists()
 

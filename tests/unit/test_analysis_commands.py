@@ -40,3 +40,17 @@ def test_tables_of_several_scenarios_and_fabrics_say_whose_they_are(tmp_path: Pa
     assert f"other on {fabric}" in capsys.readouterr().out
     report([other], tmp_path / "alone")
     assert " on " not in capsys.readouterr().out
+
+
+def test_a_comparison_is_drawn_again_with_its_own_baseline_and_margin(tmp_path: Path) -> None:
+    names, seeds = ("none", "topk-0.15"), (1, 2)
+    runs = [make_run(tmp_path, Recipe(name, 1.0, s, 2)) for name in names for s in seeds]
+    listed = {"runs": [{"dir": str(path)} for path in runs]}
+    (tmp_path / "comparison.json").write_text(json.dumps(listed))
+    (tmp_path / "compared.json").write_text('{"baseline": "topk-0.15", "margin": 0.25}')
+    report([tmp_path], None)
+    page = (tmp_path / "report.html").read_text()
+    assert "as fast as topk-0.15" in page and "the margin 0.25," in page
+    report(runs, tmp_path / "r")
+    page = (tmp_path / "r" / "report.html").read_text()
+    assert "as fast as none" in page and "the margin 0.005," in page

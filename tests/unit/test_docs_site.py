@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -93,3 +93,14 @@ def test_the_site_is_built_without_a_warning(site: ModuleType, tmp_path: Path) -
     page = (tmp_path / "site" / "docs" / "reference" / "verdict.html").read_text()
     assert "degraded_factor" in page
     assert 'src="http' not in page and "fonts.googleapis" not in page, "nothing is fetched"
+
+
+def test_the_search_finds_parts_of_keys_and_explanations_first(site: ModuleType) -> None:
+    (separator,) = re.findall(r"separator: '(.+?)'\}", (ROOT / "mkdocs.yml").read_text())
+    assert re.split(separator, "offset_per_seed: 10.5 s") == ["offset", "per", "seed", "10.5", "s"]
+    boosts = {}
+    for name in ("docs/how-to/report.md", "scenarios/papers/algc/README.md", "CHANGELOG.md"):
+        page = SimpleNamespace(file=SimpleNamespace(src_uri=name), meta={})
+        assert site.on_page_markdown("text", page=page, config=None) == "text"
+        boosts[name] = page.meta.get("search", {}).get("boost", 1)
+    assert list(boosts.values()) == [1, 0.25, 0.25]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 
 from testbed.algorithms import Algorithm
 from testbed.runner.comparison import interleaved
-from testbed.runner.progress import Progress, _facts, duration
+from testbed.runner.progress import Progress, Remaining, _facts, duration
 
 
 def step(number: int, **more: Any) -> dict[str, Any]:
@@ -49,6 +50,22 @@ def test_the_step_is_that_of_the_furthest_worker_and_the_accuracy_the_latest() -
     assert _facts(progress._trial)["accuracy"] == "0.250"
     progress.begin("none s2", None, 2, 2)
     assert _facts(progress._trial)["step"] == "0", "another run, from its begin"
+
+
+@pytest.mark.parametrize("in_process", [True, False])
+def test_what_the_first_run_loads_is_not_expected_of_others(in_process: bool) -> None:
+    """Where nodes are started anew for every run, each of them loads again."""
+    progress, loading_s = Progress(quiet=True), 1000.0
+    whole = progress.whole = Remaining(["a", "b", "c"], in_process=in_process)
+    for number in (1, 2):
+        whole.begun(time.monotonic() - loading_s)
+        progress.begin("a s1", None, number, 3)
+        for count in (1, 2):
+            progress.event(step(count))
+        whole.over(number - 1, whole.elapsed_s(time.monotonic()))
+        left_s = whole.left_s(time.monotonic())
+        expected_s = {1: 0.0, 2: loading_s / 2}[number] if in_process else (3 - number) * loading_s
+        assert left_s == pytest.approx(expected_s, rel=0.1, abs=1.0)
 
 
 def test_durations_as_people_say_them() -> None:

@@ -27,6 +27,7 @@ from analysis.page_data import (
     watched_end,
 )
 from analysis.report import PAGE, SCRIPTS, render, sentences, write_report
+from testbed.algorithms import Algorithm
 from testbed.errors import InputError
 from testbed.fidelity.verdict import Verdict
 
@@ -266,6 +267,89 @@ def test_times_to_an_accuracy_are_those_of_the_records(groups: list[list[Run]], 
         assert f"{run.summary['time_to_accuracy_s'][f'{target:g}']:.1f} s" in page.words
 
 
+def test_the_baseline_and_margin_of_a_comparison_are_the_pages(tmp_path: Path) -> None:
+    names = ("none", "topk-0.15")
+    runs = [make_run(tmp_path, Recipe(name, 1.0, seed, 30)) for name in names for seed in (1, 2)]
+    made = write_report(runs, tmp_path / "out", "topk-0.15", 0.25)[-1]
+    words = " ".join(Page(made.read_text()).words)
+    assert "as fast as topk-0.15" in words and "as fast as none" not in words
+    assert "the margin 0.25," in words and "the margin 0.005," not in words
+    assert "--seed 1,2 --baseline topk-0.15 --margin 0.25" in words
+    group = load_groups(runs)
+    assert "as fast as none" in " ".join(Page(render(group, (), "unlike", 0.25)).words)
+
+
+def test_bytes_to_an_accuracy_are_those_of_the_records(groups: list[list[Run]], page: Page) -> None:
+    """MB that all workers had sent and received when it was first evaluated."""
+    (runs,) = groups
+    target = page_words.outcome(runs).target
+    assert target is not None
+    listed = []
+    for run in runs:
+        first = next(e for e in run.events["evaluation"] if e["accuracy"] >= target)
+        own = [step for step in run.events["step"] if step["step"] <= first["step"]]
+        sent = sum(step["bytes_up"] + step["bytes_down"] for step in own) / 1e6
+        listed.append(f"{run.algorithm} {float(f'{sent:.3g}'):g} MB")
+    assert page.data[0]["bytes_words"] == f"To {target:g}: {', '.join(listed)}"
+    assert section_data(runs, ())["bytes_words"] == ""
+
+
+def test_what_was_trained_is_said(groups: list[list[Run]], tmp_path: Path) -> None:
+    (runs,) = groups
+    nodes = "4 workers and 1 server trained"
+    counts = "A whole gradient: 150,000 elements, 600 kB as fp32. Time is that of"
+    assert page_words.set_up(runs) == f"{nodes} a model. {counts} 30 steps."
+    other = make_run(tmp_path, Recipe("none", 1.0, 2, 1))
+    (other / "scenario.yaml").write_text("train: {task: digits, model: cnn, batch: 32}\n")
+    one = load(other)
+    trained = "cnn on digits, each worker in batches of 32"
+    assert page_words.set_up([one]) == f"{nodes} {trained}. {counts} 1 step."
+    assert page_words.set_up([one, runs[0]]).endswith("Time is that of 1 to 30 steps.")
+    for text in ("train: [", "train: 3\n", "- 1\n", ""):
+        (other / "scenario.yaml").write_text(text)
+        assert page_words.set_up([one]).startswith(f"{nodes} a model. ")
+
+
+def test_steps_are_told_apart_by_the_rate_of_their_time(groups: list[list[Run]]) -> None:
+    run = with_rates(groups[0][0], [100] * 4 + [20] * 3 + [100], [0.4] * 4 + [0.1] * 2)
+    steps = [{**s, "start_s": s["step"] + 0.1} for s in run.events["step"]]
+    run = Run(run.path, run.manifest, run.summary, {"step": steps}, run.links)
+    assert page_words.stretches([run]) == [
+        ["0.0 s", "100 Mbit/s", "none", "4", "0.8 s", "0.1 s", "0.4"],
+        ["4.0 s", "20 Mbit/s", "none", "2", "0.8 s", "0.1 s", "0.1"],
+    ]
+    assert page_words.stretches([with_rates(run, [100] * 8, [0.4] * 8)]) == []
+
+
+def test_settings_of_every_algorithm_are_in_a_table(groups: list[list[Run]]) -> None:
+    first, *others = groups[0]
+    derived = Algorithm("mine", "topk", "feedback", "adalag", {"weight": 3}, overlap=True)
+    unknown = changed(others[1], algorithm={"name": "later", "exchange": "ps", "colour": "red"})
+    page = Page(render([[changed(first, algorithm=derived.to_json()), others[0], unknown]]))
+    assert {"adalag (weight 3)", "overlap True", "feedback"} <= set(page.words)
+    assert "Algorithms and their settings: 2" in page.words
+
+
+def test_whether_an_accuracy_is_worse_is_said_of_several_seeds(tmp_path: Path) -> None:
+    recipes = [(name, seed) for name in ("none", "topk-0.15") for seed in (1, 2, 3)]
+    (runs,) = load_groups(make_run(tmp_path, Recipe(name, 1.0, seed, 30)) for name, seed in recipes)
+    losses = {
+        "not decided": ("whether it is worse is not decided", (0.3, -0.3, 0.0)),
+        "inferior": ("worse by more than 0.005", (-0.3, -0.31, -0.3)),
+        "not inferior": ("not worse by more than 0.005", (0.1, 0.11, 0.1)),
+    }
+    for judged, (words, differences) in losses.items():
+        for run, difference in zip(runs, (0.0, 0.0, 0.0, *differences), strict=True):
+            run.summary["accuracy"] = 0.6 + difference
+        result = page_words.outcome(runs)
+        assert f"(none: 0.600; {words})" in page_words.headline(result) + str(
+            page_words.algorithm_sentences(runs, result)
+        )
+        assert any(cell.endswith(f", {judged}") for cell in Page(render([runs])).words)
+    one = page_words.outcome(runs[::3])
+    assert "worse" not in "".join(page_words.algorithm_sentences(runs[::3], one))
+
+
 def test_a_table_has_the_phases(groups: list[list[Run]], page: Page) -> None:
     run = groups[0][0]
     spent = run.summary["phases_s"]
@@ -316,6 +400,12 @@ def test_where_nothing_counts_no_number_is_given(groups: list[list[Run]]) -> Non
     assert page_words.headline(result).startswith("Nothing to compare with")
     assert "no run that counts" in page_words.algorithm_sentences(runs, result)[0]
     assert Page(render([runs])).data[0]["results"] == []
+    lost = {**runs[0].summary, "reasons": ["The run did not end: a node was lost", "late"]}
+    one = Run(runs[0].path, runs[0].manifest, lost, runs[0].events, runs[0].links)
+    assert page_words.headline(page_words.outcome([one])) == (
+        "1 run of demo, and none counts: The run did not end: a node was lost."
+    )
+    assert page_words.headline(page_words.outcome(groups[0][:1])) == "1 run of demo."
 
 
 LIMITS = {

@@ -121,6 +121,8 @@ def test_a_killed_worker_ends_the_run(tmp_path: Path) -> None:
     (directory,) = (tmp_path / "out" / "runs").iterdir()
     summary = read_json(directory / "summary.json")
     assert summary["verdict"] == "invalid" and summary["steps"] >= 2
+    samples = [r for r in read_jsonl(directory / "links.jsonl") if r["kind"] == "sample"]
+    assert samples and all(sample["asked_bits"] > 0 for sample in samples)
 
 
 def test_what_has_no_effect_is_said(tmp_path: Path) -> None:

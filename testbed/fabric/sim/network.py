@@ -197,6 +197,10 @@ SAMPLED_ENDS = 64
 and what changes are, and the rest as a whole."""
 
 
+_LEAST_S = 1e-9
+"""A timeline has whole nanoseconds: of less than one it asks for nothing."""
+
+
 class SimSampler:
     """Writes a sample of every direction in ``often`` every 100 ms, of others at the end."""
 
@@ -248,7 +252,8 @@ class SimSampler:
     def _look(self, ends: list[LinkDirection]) -> None:
         self._network.flows.advance()
         samples = [self._sample(end) for end in ends]
-        self._write([sample.to_json() for sample in samples if sample.to_s > sample.from_s])
+        written = (sample for sample in samples if sample.to_s - sample.from_s >= _LEAST_S)
+        self._write([sample.to_json() for sample in written])
 
     def _sample(self, end: LinkDirection) -> LinkSample:
         links = self._network.links
