@@ -13,6 +13,8 @@ import pytest
 from testbed.runner.exec.mark_listener import MarkListener
 
 NODE, STRANGER = 61234, 61235
+BROKEN = {"heard": (), "closed": ("BrokenPipeError", "ConnectionResetError")}
+"""Errors of whoever writes to a socket that was closed meanwhile."""
 SAID = b'{"what": "hello", "rank": 0, "local_rank": 0}\n{"what": "step", "ns": 5, "number": 1}\n'
 
 
@@ -93,3 +95,19 @@ def test_who_may_connect_and_is_not_that_user_is_not_listened_to(
     while given.strangers != 1:
         assert time.monotonic() < give_up
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("user", "group", "said"), [(NODE, STRANGER, "heard"), (STRANGER, NODE, "closed")]
+)
+def test_a_process_is_known_by_its_user_not_by_its_group(
+    listener: Callable[..., MarkListener], user: int, group: int, said: str
+) -> None:
+    """Where the socket is open to all, whoever may open it."""
+    given = listener((NODE, NODE))
+    given.release(1)
+    given.folder.chmod(0o755)
+    path = given.path("worker-0")
+    os.chmod(path, 0o666)  # noqa: PTH101
+    assert said_by(user, group, path) in (said, *BROKEN[said])
+    assert given.heard.empty() is (said == "closed")

@@ -16,6 +16,7 @@ from command_here import Ended, carried_out_in
 from command_rig import command_line, descendants
 from virtual_run import KILL, SCENARIO
 
+from testbed.cli.run import MARGIN, _flags
 from testbed.records.run_directory import read_json
 from testbed.runner.progress import Remaining
 from testbed.runner.signals import only_one
@@ -154,6 +155,15 @@ def test_flags_that_agree_are_accepted(over: tuple[Path, str]) -> None:
     done = carried_out(folder, "--resume", directory, *flags, "--out", ".", "--target", "0.3")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["targets"]["none"]["0.3"]["reached"] == 1
+
+
+@pytest.mark.parametrize("json_too", [False, True])
+def test_whoever_goes_on_asks_for_the_same_again(json_too: bool) -> None:
+    """What the comparison's directory does not keep; what was not asked for is not written."""
+    flags = _flags("none", [0.5, 0.925], 0.02, parallel=3, as_json=json_too)
+    again = [*flags, *_flags(None, [], MARGIN, parallel=1, as_json=False)]
+    asked = ["--baseline", "none", "--target", "0.5", "--target", "0.925", "--margin", "0.02"]
+    assert again == [*asked, "--parallel", "3", *(["--json"] if json_too else [])]
 
 
 def test_another_scenario_is_refused(over: tuple[Path, str], tmp_path: Path) -> None:

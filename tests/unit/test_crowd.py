@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from endpoint_rig import NAMES, RUN, Either, endpoint, hello, listening, star
 
-from testbed.errors import NodeLost
+from testbed.errors import NodeLost, WireError
 from testbed.exchange.base import Membership
 from testbed.exchange.collect import MessageCollector
 from testbed.exchange.parameter_server import WorkerSetServer
@@ -99,6 +99,26 @@ def test_what_is_collected_is_that_of_those_who_are_left() -> None:
     messages = collector.collect(Kind.GRADIENT, 4, 0, [1, 2, 3], 5.0)
     assert [message.sender for message in messages] == [1, 3]
     assert awaited == [[1, 2, 3], [1, 2], [1]]
+
+
+def test_who_may_be_ahead_is_so_by_as_many_steps_and_by_none_more() -> None:
+    """Nor may anything come of a step that is over, or twice."""
+
+    def sent(sender: int, step: int) -> Message:
+        return Message(Kind.GRADIENT, step, 0, sender, bytes([sender, step]))
+
+    def collector(*coming: Message) -> MessageCollector:
+        messages = iter(coming)
+        return MessageCollector(NAMES, [1, 2], lambda *_: next(messages), ahead=2)
+
+    allowed = collector(sent(1, 4), sent(1, 5), sent(1, 6), sent(2, 4), sent(2, 5), sent(2, 6))
+    for step in (4, 5, 6):
+        came = allowed.collect(Kind.GRADIENT, step, 0, [1, 2], 5.0)
+        assert came == [sent(1, step), sent(2, step)]
+    for wrong in (sent(1, 7), sent(1, 3), sent(1, 5)):
+        refused = collector(sent(1, 4), sent(1, 5), wrong)
+        with pytest.raises(WireError, match=f"sent GRADIENT of step {wrong.step}"):
+            refused.collect(Kind.GRADIENT, 4, 0, [1, 2], 5.0)
 
 
 def test_out_of_lockstep_every_message_keeps_its_bytes() -> None:

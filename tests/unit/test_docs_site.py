@@ -55,6 +55,22 @@ def test_what_pages_link_to_is_copied(site: ModuleType) -> None:
         assert (site.SOURCE / page).read_bytes() == (ROOT / page).read_bytes()
 
 
+def test_every_file_that_a_page_shows_or_names_is_one_of_its_own(
+    site: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever way it is written; no pages, nothing from elsewhere, nothing in a block of code."""
+    monkeypatch.setattr(site, "ROOT", tmp_path)
+    for name in ("a.png", "b.svg", "c.yaml", "code.txt", "other.md"):
+        (tmp_path / name).touch()
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "page.md").write_text(
+        '![one](../a.png) <img width="3" src="../b.svg"> [three](../c.yaml#L3) [page](../other.md)\n'
+        '<img src="https://example.org/d.png"> [gone](../gone.txt)\n```\n[no](../code.txt)\n```\n'
+    )
+    own = {str(file) for file in site.linked(Path("docs/page.md"))}
+    assert own == {"a.png", "b.svg", "c.yaml"}
+
+
 def test_code_in_a_list_is_code_on_the_site_too(site: ModuleType) -> None:
     """Python-Markdown takes fewer than eight spaces there for words of the item."""
     for page in site.pages():

@@ -83,6 +83,17 @@ def test_a_run_cannot_be_there_twice() -> None:
         Journal.open("abc")
 
 
+@pytest.mark.parametrize("mode", [0o720, 0o770, 0o702, 0o777])
+def test_journals_that_others_could_have_written_are_not_believed(state: Path, mode: int) -> None:
+    """Somebody of the group, or anybody; that they may read them is no harm."""
+    state.mkdir()
+    state.chmod(0o755)
+    assert folder() == state
+    state.chmod(mode)
+    with pytest.raises(MachineError, match="others can write to the folder of journals"):
+        folder()
+
+
 def test_abandoned_when_the_process_is_gone_or_another(state: Path) -> None:
     journal = Journal.open("abc")
     other = journal.path.read_text().replace(journal.start, "elsewhere/1")

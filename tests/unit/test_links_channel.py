@@ -89,6 +89,25 @@ def test_a_kernel_that_does_not_answer_is_not_waited_for_without_end(
     assert caught.value.errno == errno.ETIMEDOUT
 
 
+@pytest.mark.parametrize("unread", [1, 2, 7])
+def test_what_was_left_unread_answers_no_later_question(
+    spoken_to: tuple[NetlinkChannel, socket.socket], unread: int
+) -> None:
+    """A list that whoever asked did not read to its end; and what was read leaves nothing to throw away."""
+    channel, kernel = spoken_to
+    channel._send(b"given up")
+    for _ in range(unread):
+        kernel.send(answer(RTM_NEWLINK, b"old."))
+    assert kernel.recv(4096) == b"given up"
+    answers = [answer(RTM_NEWLINK, payload) for payload in OBJECTS]
+    channel._send(b"first")
+    kernel.send(answers[0])
+    assert channel._receive() == answers[0]
+    channel._unanswered = False
+    kernel.send(answers[1])
+    assert channel.ask(b"second") == answers[1]
+
+
 def test_a_list_that_never_stands_still_is_refused(
     spoken_to: tuple[NetlinkChannel, socket.socket],
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,13 +12,13 @@ import pytest
 
 from testbed.links.replay.delivery_report import measures
 from testbed.links.replay.interval_errors import Mismatch, ReadBack
-from testbed.links.replay.link_player import LinkPlayer
+from testbed.links.replay.link_player import LinkPlayer, PreparedChange
 from testbed.links.replay.replay import Replay
 from testbed.links.replay.sampler import LIMIT_LOOKS, LinkSampler
 from testbed.links.shaper import ShapedQueue
 from testbed.links.tc.htb import ClassCounters
 from testbed.links.tc.parameters import LinkPace, pace
-from testbed.records.events import LinkMismatch, LinkSample
+from testbed.records.events import LinkChanged, LinkMismatch, LinkSample
 from testbed.scenario.link_state import LinkDirection, LinkState
 
 MBIT = 1_000_000
@@ -279,6 +280,30 @@ def test_an_outage_from_the_start() -> None:
     assert measures(sampler.record)["outage_bytes"] == 5000 - round(20 * MBIT / 8 * 1.1e-3)
 
 
+@pytest.mark.parametrize(("begins_s", "on_its_way"), [(0.0, 0), (0.2, 2500)])
+def test_an_outage_that_is_not_over_at_the_end_counts(begins_s: float, on_its_way: int) -> None:
+    """A millisecond at the rate before may still leave; where none was before, nothing may."""
+    kernel, sampler = begun(SHAPE if begins_s else NONE)
+    if begins_s:
+        sampler.look(begins_s, NONE)
+        sampler.ask(begins_s, NONE)
+    kernel.carry(20_000)
+    sampler.look(0.9, NONE)
+    sampler.end()
+    found = measures(sampler.record)
+    assert found["outages"] == 1 and found["resume_ms"] is None
+    assert found["outage_bytes"] == pytest.approx(20_000 - on_its_way, abs=300)
+
+
+def test_a_link_without_an_outage_has_none_at_the_end() -> None:
+    kernel, sampler = begun()
+    kernel.carry(20_000)
+    sampler.look(0.9, SHAPE)
+    sampler.end()
+    found = measures(sampler.record)
+    assert (found["outages"], found["outage_bytes"]) == (0, 0)
+
+
 @pytest.mark.parametrize(("stood_bytes", "busy"), [(50_000, True), (49_999, False)])
 def test_traffic_with_gaps_was_waited_for_only_where_no_queue_ran_dry(
     stood_bytes: int, busy: bool
@@ -317,3 +342,36 @@ def test_a_link_that_begins_dead_has_its_queue_at_the_first_look(phase: int) -> 
     sampler.look(0.02, none)
     sampler.end()
     assert sampler.record.mismatches == []
+
+
+def test_a_change_is_as_late_as_the_kernel_has_it() -> None:
+    """However long it takes over one, the next are later by that; one that it refuses is none."""
+    kernel, sampler = begun()
+    taken_ns, emitted = list[int](), list[Any]()
+    slow, fast = LinkState(10 * MBIT, 50_000), LinkState(30 * MBIT, 50_000)
+
+    def apply(due: PreparedChange, *_: int) -> None:
+        if due.shape == fast:
+            raise OSError(5, "refused")
+        time.sleep(0.02)
+        track.shape = due.shape
+        taken_ns.append(time.monotonic_ns())
+
+    track = SimpleNamespace(shape=SHAPE, sampler=sampler, failure=None, apply=apply, line=None,
+                            upcoming=deque(), needs_care=False, adjusted=None)  # fmt: skip
+    t0_ns = time.monotonic_ns()
+    replay = Replay({kernel.end: cast(LinkPlayer, track)}, t0_ns, emitted.extend)
+    for number, shape in enumerate((slow, SHAPE, fast)):
+        due = PreparedChange(t0_ns + number, t0_ns + number * 10**7, kernel.end, shape, None, None)
+        replay._pending.append(due)
+        track.upcoming.append(due)
+    replay._change_all()
+    made = [event for event in emitted if isinstance(event, LinkChanged)]
+    assert [change.rate_bits for change in made] == [10 * MBIT, 20 * MBIT]
+    assert all(
+        round(1e9 * change.applied_s) + 1 >= taken - t0_ns
+        for change, taken in zip(made, taken_ns, strict=True)
+    )
+    late_s = [change.applied_s - number / 1e9 for number, change in enumerate(made)]
+    assert list(sampler.record.lateness_s) == pytest.approx(late_s), "of when the kernel was told"
+    assert track.failure is not None and not track.upcoming

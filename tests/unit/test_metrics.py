@@ -112,6 +112,20 @@ def test_the_session_shows_events_of_links_and_nodes() -> None:
     assert values(exporter, metrics.EVENT, event="rate") == []
 
 
+def test_a_new_run_knows_nothing_of_the_links_of_the_one_before() -> None:
+    """Which ended in an outage, at another rate, or with another delay."""
+    for rate, line in ((0, {}), (7, {}), (5, {"delay": 1.0})):
+        exporter = SessionExporter({})
+        exporter.begin({"run": "r1"})
+        exporter.record(change(1.0, rate, line), 0.0)
+        exporter.begin({"run": "r2"})
+        assert values(exporter, metrics.LINK_CHANGES) == values(exporter, metrics.EVENT) == []
+        exporter.record(change(2.0, 5, {}), 0.0)
+        assert values(exporter, metrics.EVENT, event="rate", run="r2") == [2.0]
+        assert values(exporter, metrics.EVENT, event="service") == []
+        assert values(exporter, metrics.EVENT, event="line") == []
+
+
 def test_the_session_shows_the_worst_state_queues_and_the_processors() -> None:
     exporter = SessionExporter({})
     exporter.begin({"run": "r1"})

@@ -210,6 +210,18 @@ def test_the_least_way_is_what_delay_counts_from() -> None:
     assert way.queued_us(0) == 0
 
 
+def test_of_packets_between_two_questions_the_quickest_says_how_long_the_queue_is() -> None:
+    """One that came late says nothing; nor does anything from before the last question."""
+    way = PathDelay()
+    queued = []
+    for several in ((400,), (900, 500, 700), (1200, 1400), (450,)):
+        for took in several:
+            way.passed(1000, 1000 + took, rest=False)
+        queued.append(way.queued_us(0))
+    assert queued == [0, 100, 800, 50]
+    assert way.queued_us(0) == 0, "nothing has come since"
+
+
 def outgoing(count: int, members: tuple[int, ...] = (1, 2)) -> Outgoing:
     made = Outgoing(0, 0, members, frame(count * PAYLOAD - FRAME_HEADER))
     assert made.count == count

@@ -249,6 +249,25 @@ def test_a_line_has_the_range_of_the_workers(groups: list[list[Run]]) -> None:
     assert len(known["delay"]) == len(section_data([run], ())["runs"][0]["k"]) == 2
 
 
+def test_an_accuracy_comes_with_what_all_workers_had_carried_by_then(
+    groups: list[list[Run]],
+) -> None:
+    """The step that was evaluated is in it, none that follows, and nothing is where none was made."""
+    run = with_rates(groups[0][0], [100.0] * 3, [0.5] * 3)
+    steps = [
+        {**step, "node": node, "bytes_up": 10**6 * 10 ** step["step"], "bytes_down": down}
+        for node, down in (("worker-1", 500_000), ("worker-0", 0))
+        for step in run.events["step"]
+    ]
+    evaluations = [{"step": at, "time_s": at + 1.0, "accuracy": 0.1 * at} for at in (2, -1, 0, 1)]
+    events = {**run.events, "step": steps, "evaluation": evaluations}
+    (known,) = section_data([Run(run.path, run.manifest, run.summary, events, run.links)], ())[
+        "runs"
+    ]
+    assert known["accuracy"][0] == [0.0, 1.0, 2.0, 3.0]
+    assert known["accuracy"][2] == [0.0, 2.5, 23.0, 223.5]
+
+
 def test_the_drawn_step_comes_with_its_time_and_rate(groups: list[list[Run]]) -> None:
     run = with_rates(groups[0][0], [100.0, 20.0, 50.0], [0.5, 0.4, 0.3])
     for step, start_s in zip(run.events["step"], (0.0, 0.9, 1.8), strict=True):

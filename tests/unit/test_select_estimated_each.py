@@ -83,6 +83,18 @@ def test_mstopk_takes_a_random_run_of_ties() -> None:
     assert len(runs) > 1
 
 
+def test_mstopk_begins_its_run_at_every_place_that_leaves_room() -> None:
+    """Of 8 alike 6 are sent, from the first, the second or the third on; what is larger always is."""
+    vector, alike = torch.zeros(2000), (0, 2, 3, 400, 500, 700, 800, 1999)
+    vector[[*alike]], vector[[1, 600]] = 1.0, 3.0
+    runs = set()
+    for seed in range(40):
+        indices = MsTopK().select(compensated(vector), 8 / 2000, Random(seed)).indices
+        assert indices is not None and {1, 600} < set(indices.tolist()) and len(indices) == 8
+        runs.add(tuple(index for index in indices.tolist() if index not in (1, 600)))
+    assert runs == {alike[start : start + 6] for start in range(3)}
+
+
 @pytest.mark.parametrize("density", [0.1, 0.02, 0.01])
 def test_redsync_search_finds_one_to_two_times_the_count(density: float) -> None:
     sent = Search(width=0.001).select(compensated(laplace()), density, Random(0))
