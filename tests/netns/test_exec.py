@@ -150,7 +150,7 @@ def test_a_command_that_is_not_there(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_job_is_ended_with_its_children(tmp_path: Path, number: int) -> None:
-    script = "trap 'echo asked; exit 0' TERM; sleep 300 & echo begun; wait"
+    script = "trap 'echo asked; exit 0' TERM; sleep 300 & echo begun; while :; do wait; done"
     command = start(tmp_path, "--", "sh", "-c", script)
     command.until(lambda: len(list(tmp_path.glob("runs/*/log/worker-*.log"))) == 2)
     command.process.send_signal(number)
