@@ -100,9 +100,9 @@ class Waits(TorchDispatchMode):
 
 
 def waits(size: int) -> int:
-    with Waits() as seen:
+    with Waits() as fetched:
         error_curve(drawn("normal", size), LEVELS)
-    return seen.count
+    return fetched.count
 
 
 def test_a_long_vector_is_waited_for_no_more_often_than_a_short_one() -> None:
