@@ -192,6 +192,8 @@ class ControlServer:
     ) -> None:
         self.strangers = 0
         """Connections closed because whoever connected was no node, or said nothing."""
+        self.disconnected: set[str] = set()
+        """Nodes whose connections have ended unexpectedly: their processes have, or soon will."""
         self._token, self._names, self._addresses = token, frozenset(names), addresses or {}
         self._counting = threading.Lock()
         with inside(netns):
@@ -257,6 +259,7 @@ class ControlServer:
         self._paused.discard(node)
         self._started.discard(node)
         self._nodes.pop(node, None)
+        self.disconnected.discard(node)
 
     def connected(self) -> list[str]:
         """Names of the nodes that have said hello."""
@@ -334,6 +337,7 @@ class ControlServer:
             with self._counting:
                 self.strangers += 1
         if node is not None and self._nodes.get(node) is lines and not self._closing:
+            self.disconnected.add(node)
             self._put(node, {"type": "lost", "reason": reason})
         lines.close()
 

@@ -61,6 +61,9 @@ _AWAITED = {"up": "started (NARROWS_START_S gives more time)"}
 """Words for a kind of message that did not come, keyed by kind."""
 LIVENESS_S = 1.0
 """How often the fabric is asked for dead nodes, and the agent for its health."""
+_LISTEN_S, _ENDING_S = 1.0, 4.0
+"""For how long further failures are listened to after the first; and for how long at most the
+fabric is asked how a node ended whose connection is closed."""
 
 
 class Session:
@@ -308,10 +311,16 @@ class Session:
             raise ExperimentError("the links agent has ended: the links are not shaped any more")
 
     def _cause(self, first: NarrowsError, reporter: str | None) -> NarrowsError:
-        """Listen a little longer: what fails first is often only the neighbour of what failed."""
+        """Listen a little longer: what fails first is often only the neighbour of what failed.
+
+        A process that is ending closes its connection some time before the fabric can say how it
+        ended: it is waited for.
+        """
         failures = Failures(first, reporter)
-        give_up = time.monotonic() + 1.0
-        while time.monotonic() < give_up:
+        begun = time.monotonic()
+        while (waited := time.monotonic() - begun) < _LISTEN_S or (
+            waited < _ENDING_S and not self.control.disconnected <= self.fabric.dead().keys()
+        ):
             try:
                 got = self.control.receive(0.1)
                 if got is not None and got[1]["type"] == "error":

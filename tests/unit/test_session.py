@@ -2,10 +2,12 @@
 
 import signal
 import socket
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +19,7 @@ from testbed.runner.control_channel import ControlServer, JsonLines
 from testbed.runner.experiment import parse_seeds
 from testbed.runner.judge import faults
 from testbed.runner.node_events import HostWatch, Reading
-from testbed.runner.session import Session
+from testbed.runner.session import LostWorkerBudget, Session
 from testbed.runner.signals import Failures, interruptible, shielded
 from testbed.runner.trial import TrialOutcome
 
@@ -54,6 +56,26 @@ def test_a_closed_connection_is_the_loss_of_that_node(control: tuple[ControlServ
     lines.close()
     with pytest.raises(NodeLost, match="'worker-0'"):
         server.receive(5.0)
+
+
+def test_how_a_node_ended_is_waited_for(control: tuple[ControlServer, int], tmp_path: Path) -> None:
+    """Its connection closes some time before the fabric can say how it ended."""
+    server, port = control
+    lines = call(port)
+    server.receive(5.0)
+    ending = subprocess.Popen(["sh", "-c", "sleep 1.5; kill -9 $$"])
+
+    def dead() -> dict[str, str]:
+        return {} if (code := ending.poll()) is None else {"worker-0": f"killed by signal {-code}"}
+
+    session: Any = object.__new__(Session)
+    session.control, session.directory, session.killed = server, tmp_path, {}
+    session.lost_worker_budget, session._looked = LostWorkerBudget(), 0.0
+    session.fabric = SimpleNamespace(dead=dead, agent=SimpleNamespace(alive=lambda: True))
+    lines.close()
+    with pytest.raises(NodeLost, match="killed by signal 9"):
+        next(session.messages(5.0))
+    assert ending.wait() == -signal.SIGKILL
 
 
 def test_strangers_are_shown_the_door(control: tuple[ControlServer, int]) -> None:
