@@ -19,7 +19,8 @@ from command_rig import (
 )
 from kernel_rig import has_netem
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(180)]
+# `state`: what other tests' runs have left is not `clean`'s matter here, and nothing of theirs is taken away
+pytestmark = [pytest.mark.root, pytest.mark.timeout(180), pytest.mark.usefixtures("state")]
 
 
 def clean(*options: str) -> list[dict[str, list[str]]]:
