@@ -27,7 +27,8 @@ ELEMENTS = 3_000_000
 @pytest.fixture(scope="module")
 def measured() -> tuple[QuantizeResult, list[str]]:
     """What was found, and what was said meanwhile."""
-    before, said = torch.get_num_threads(), []
+    before = torch.get_num_threads()
+    said: list[str] = []
     found = measure_value_codings(ELEMENTS, 1, "laplace", 1, said.append)
     assert torch.get_num_threads() == before
     return found, said
