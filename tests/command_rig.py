@@ -251,7 +251,7 @@ def _of_the_engine(kind: str, *options: str) -> set[str]:
     return set(listed.stdout.split())
 
 
-def settle(before: set[str], timeout_s: float = 10.0) -> set[str]:
+def settle(before: set[str], timeout_s: float = 30.0) -> set[str]:
     """What there is more than before; processes that are ending get some time for it."""
     give_up = time.monotonic() + timeout_s
     while (left := ours() - before) and time.monotonic() < give_up:

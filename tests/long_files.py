@@ -1,4 +1,4 @@
-"""Files of tests that take about a minute each.
+"""Files of tests that take long: most of them about a minute each.
 
 Workers that share a lane begin with them: begun last, one of them would hold up the end alone.
 """
@@ -11,5 +11,7 @@ LONG = frozenset(
         "exchange_failures",
         "hostile_list",
         "killed_anywhere",
+        "bench_link_quick",
+        "wheel_on_links",
     )
 )

@@ -163,7 +163,8 @@ def main() -> int:
         swarm = Beside(SWARM, given.options) if SWARM in lanes else None
         codes += [shown(lane, given.options) for lane in lanes if lane is LINKS]
         codes += [beside.code() for beside in (docker, swarm, unit) if beside is not None]
-    codes = [0 if code == 5 else code for code in codes]  # 5: no test has these marks
+    # 5: no test has these marks; below 0: a signal ended it
+    codes = [0 if code == 5 else abs(code) for code in codes]
     passed: set[str] = set()
     if max(codes) == 1 and not given.nightly and (tests := second_tries(lanes)):
         codes = [shown(SECOND, tests)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -111,8 +112,9 @@ def short_run(installed: Installed, fabric: str) -> Path:
     """The records of ten steps of training on a fabric, whose verdict is such as a run may have."""
     installed.run("init", "first")
     scenario = installed.folder / "first" / "scenario.yaml"
-    text = scenario.read_text()
-    scenario.write_text(text.replace("steps: 100", "steps: 10").replace("model: cnn", "model: mlp"))
+    text, changed = re.subn(r"steps: \d+", "steps: 10", scenario.read_text())
+    assert changed == 1
+    scenario.write_text(text.replace("model: cnn", "model: mlp"))
     options = ["--fabric", fabric, "--algo", "none", "--no-figures"]
     done = installed.run("run", str(scenario), *options, code=None)
     (records,) = installed.folder.glob("runs/*")

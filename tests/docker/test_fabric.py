@@ -140,6 +140,21 @@ def test_death_is_seen_with_its_cause_and_clean_removes_what_is_left(
     assert plain.fabric.dead() == {} and len(left_of(plain.id)) == 4
 
 
+def test_a_network_that_is_still_in_use_is_removed_once_it_is_not(image: str) -> None:
+    """As where a busy engine has not seen yet that a container has ended."""
+    run = new_id()
+    network, stranger = f"narrows-{run}-late", f"narrows-{run}-stranger"
+    _said("docker", "network", "create", "--internal", "--label", f"narrows.run={run}", network)
+    try:
+        begin = ["docker", "run", "--detach", "--init", "--network", network, "--name", stranger]
+        _said(*begin, image, "sleep", "2")
+        assert clean({"kind": "docker", "run": run}) == [f"network {network}"]
+        assert left_of(run) == []
+    finally:
+        for left in (["rm", "--force", stranger], ["network", "rm", network]):
+            subprocess.run(["docker", *left], capture_output=True, check=False)
+
+
 def test_volumes_that_an_image_declares_go_with_the_container(image: str) -> None:
     """The engine makes one without a label, whose name only the container knows."""
     run = new_id()

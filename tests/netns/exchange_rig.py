@@ -46,7 +46,7 @@ CARRY_ON = ("ps-async", "ps-backup")
 MANY_STEPS, PACE_S = 30, 0.25
 NODES = 3
 """Of each exchange."""
-START_S, SLOW_END_S, SETTLED_S = 60.0, 120.0, 0.2
+START_S, SLOW_END_S, SETTLED_S, COUNTED_S = 60.0, 120.0, 0.2, 10.0
 ABRUPT = ("killed", "paused")
 """Faults of a process, which says nothing more."""
 
@@ -223,7 +223,10 @@ class Exchange:
             said,
             {name: now_s if line is None else line["at_s"] for name, line in said.items()},
             {name: process.all("step") for name, process in everybody},
-            {name: process.until("counts", timeout_s=1.0) for name, process in everybody},
+            {
+                name: process.until("counts", timeout_s=COUNTED_S if name in names else 0.0)
+                for name, process in everybody
+            },
             [line for _, process in everybody for line in process.all("lost")],
         )
 

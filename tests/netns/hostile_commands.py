@@ -29,7 +29,7 @@ KEY = b"hostile-list"
 KEY_CALLS = {"x86_64": (248, 250), "aarch64": (217, 219)}
 """add_key and keyctl."""
 _SESSION, _JOIN = -3, 1
-_LIMIT_S = 40.0
+_LIMIT_S = 120.0
 MODULES = (
     "testbed.cli.exec", "testbed.cli.validate", "testbed.cli.report", "testbed.cli.run", "testbed.runner.exec.run", "testbed.scenario.load",
     "testbed.runner.comparison", "testbed.comm_trace.trace", "analysis.report", "analysis.figures",

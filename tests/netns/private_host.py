@@ -17,6 +17,8 @@ from difflib import unified_diff
 from pathlib import Path
 from typing import Any
 
+from command_rig import command_line
+
 from testbed.process import environment
 
 _MAKE = """
@@ -84,14 +86,14 @@ class PrivateHost:
                         found.append(int(entry.name))
         return found
 
-    def settle(self, before: str, timeout_s: float = 10.0) -> str:
+    def settle(self, before: str, timeout_s: float = 30.0) -> str:
         """What differs from ``before``, in words; what is ending gets some time for it."""
         give_up = time.monotonic() + timeout_s
         while time.monotonic() < give_up:
             if not self.processes() and self.state() == before:
                 return ""
             time.sleep(0.1)
-        running = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in self.processes()]
+        running = [command_line(pid) for pid in self.processes()]
         changed = unified_diff(before.splitlines(), self.state().splitlines(), lineterm="", n=0)
         return "\n".join([f"still running: {running}", *changed])
 

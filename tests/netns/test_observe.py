@@ -122,6 +122,7 @@ def assert_unprivileged(command: Command) -> None:
         assert bound in line
 
 
+@pytest.mark.usefixtures("state")  # what other tests' runs have left is not its matter
 def test_clean_removes_prometheus_after_a_kill(tmp_path: Path, nothing_left: set[str]) -> None:
     command = observed(tmp_path)
     pid = process_of(command)

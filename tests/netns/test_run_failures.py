@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,8 @@ from command_rig import (
 )
 from kernel_rig import has_netem
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(180)]
+# `state`: what other tests' runs have left is not `clean`'s matter here, and nothing of theirs is taken away
+pytestmark = [pytest.mark.root, pytest.mark.timeout(180), pytest.mark.usefixtures("state")]
 
 
 def clean(*options: str) -> list[dict[str, list[str]]]:
@@ -29,9 +29,9 @@ def clean(*options: str) -> list[dict[str, list[str]]]:
     return json.loads(done.stdout)["runs"]
 
 
-def impatient(path: str) -> str:
-    """The scenario, whose nodes give up who is silent for 4 s."""
-    Path(path).write_text(f"{Path(path).read_text()}peer_timeout: 4 s\n")
+def silence(path: str, seconds: int) -> str:
+    """The scenario, whose nodes give up who is silent for so long."""
+    Path(path).write_text(f"{Path(path).read_text()}peer_timeout: {seconds} s\n")
     return path
 
 
@@ -42,12 +42,11 @@ def summaries(folder: Path) -> list[dict[str, Any]]:
 def test_a_killed_worker_is_named_with_its_step_and_keep_leaves_the_run_standing(
     tmp_path: Path, scenario: Write, nothing_left: set[str]
 ) -> None:
-    command = Command(tmp_path, "run", scenario(steps=2000), "--keep")
+    # who is dead need not be silent first
+    command = Command(tmp_path, "run", silence(scenario(steps=2000), 120), "--keep")
     command.until(lambda: len(command.steps()) > 10)
     os.kill(command.node("worker-1"), signal.SIGKILL)
-    killed = time.monotonic()
-    code, _, err = command.finish(30.0)
-    assert time.monotonic() - killed < 10.0
+    code, _, err = command.finish(60.0)
     assert code == 1
     assert re.search(
         r"node 'worker-1' was lost at step \d+(, while \w+)?: killed by signal 9", err
@@ -69,10 +68,10 @@ def test_a_killed_worker_is_named_with_its_step_and_keep_leaves_the_run_standing
 def test_a_stopped_worker_is_missed(
     tmp_path: Path, scenario: Write, nothing_left: set[str]
 ) -> None:
-    command = Command(tmp_path, "run", impatient(scenario(steps=2000)))
+    command = Command(tmp_path, "run", silence(scenario(steps=2000), 4))
     command.until(lambda: len(command.steps()) > 10)
     os.kill(command.node("worker-0"), signal.SIGSTOP)
-    code, _, err = command.finish(30.0)
+    code, _, err = command.finish(60.0)
     assert code == 1
     assert "node 'worker-0' was lost" in err
 
@@ -90,11 +89,11 @@ def test_a_stopped_worker_is_missed(
 def test_overlapped_steps_end_with_a_lost_node(
     tmp_path: Path, scenario: Write, nothing_left: set[str], victim: str, number: signal.Signals
 ) -> None:
-    path = impatient(scenario(steps=2000, algorithms="topk-0.1+overlap"))
+    path = silence(scenario(steps=2000, algorithms="topk-0.1+overlap"), 4)
     command = Command(tmp_path, "run", path)
     command.until(lambda: len(command.steps()) > 10)
     os.kill(command.node(victim), number)
-    code, _, err = command.finish(30.0)
+    code, _, err = command.finish(60.0)
     assert code == 1 and "Traceback" not in err
     assert re.search(rf"node '{victim}' was lost at step \d+", err), err
     (summary,) = summaries(tmp_path)
@@ -115,7 +114,7 @@ def test_interrupted_keeps_what_is_finished(
     command.until(lambda: len(command.steps()) > 2 * 12 + 4)
     before = command.steps()
     command.process.send_signal(number)
-    code, _, err = command.finish(30.0)
+    code, _, err = command.finish(60.0)
     assert code == 1
     assert f"interrupted by {number.name}" in err and "Traceback" not in err
     whole, cut = sorted(summaries(tmp_path), key=lambda summary: summary["ended"], reverse=True)
@@ -137,7 +136,7 @@ def test_a_killed_agent_ends_the_run(
     command = Command(tmp_path, "run", scenario(steps=2000))
     command.until(lambda: len(command.steps()) > 10)
     os.kill(command.agent(), signal.SIGKILL)
-    code, _, err = command.finish(30.0)
+    code, _, err = command.finish(60.0)
     assert code == 1 and "agent" in err and "Traceback" not in err
 
 
@@ -158,7 +157,7 @@ def test_a_killed_testbed_leaves_nothing_that_clean_does_not_remove(
         os.kill(command.agent(), signal.SIGKILL)
     command.process.kill()
     command.process.communicate()
-    left = settle(nothing_left, timeout_s=10.0 if agent == "lives" else 2.0)
+    left = settle(nothing_left, timeout_s=30.0 if agent == "lives" else 2.0)
     assert left == (set() if agent == "lives" else made)
     (cleaned,) = clean()
     groups = [what for what in cleaned["removed"] if what.startswith("control group ")]

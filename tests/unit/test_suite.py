@@ -123,6 +123,14 @@ def test_a_lane_can_be_had_alone(
     assert links.junit.read_text() == JUNIT, "what another lane has shown stays"
 
 
+def test_a_lane_that_a_signal_ends_is_no_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is it made one by second tries of what has failed in another."""
+    only_lane(tmp_path, monkeypatch, "import os\ndef test_it():\n    os.kill(os.getpid(), 9)\n")
+    assert suite.main() == 9
+
+
 OUTPUT = b"""..F                                                                      [100%]
 =================================== FAILURES ===================================
 === a heading of a test's own

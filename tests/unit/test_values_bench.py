@@ -10,7 +10,13 @@ import torch
 from typer.testing import CliRunner
 
 from testbed.bench.cli import app
-from testbed.bench.compress.payload import METHODS, PLAIN, READ, measure_value_codings
+from testbed.bench.compress.payload import (
+    METHODS,
+    PLAIN,
+    READ,
+    QuantizeResult,
+    measure_value_codings,
+)
 from testbed.compress.base import codings
 from testbed.errors import InputError
 
@@ -18,10 +24,20 @@ ELEMENTS = 3_000_000
 """More than one of its matrices."""
 
 
-def test_every_coding_is_measured_and_as_short_as_its_formula() -> None:
-    before, said = torch.get_num_threads(), []
+@pytest.fixture(scope="module")
+def measured() -> tuple[QuantizeResult, list[str]]:
+    """What was found, and what was said meanwhile."""
+    before = torch.get_num_threads()
+    said: list[str] = []
     found = measure_value_codings(ELEMENTS, 1, "laplace", 1, said.append)
     assert torch.get_num_threads() == before
+    return found, said
+
+
+def test_every_coding_is_measured_and_as_short_as_its_formula(
+    measured: tuple[QuantizeResult, list[str]],
+) -> None:
+    found, said = measured
     data = found.to_json()
     assert set(data) == {"elements", "threads", "source", "references", "results"}
     assert (data["elements"], data["threads"], data["source"]) == (ELEMENTS, 1, "laplace")
@@ -42,8 +58,8 @@ def test_every_coding_is_measured_and_as_short_as_its_formula() -> None:
     assert any("qsgd" in line for line in said)
 
 
-def test_the_table_has_its_checks() -> None:
-    found = measure_value_codings(ELEMENTS, 1, "laplace", 1, lambda _: None)
+def test_the_table_has_its_checks(measured: tuple[QuantizeResult, list[str]]) -> None:
+    found, _ = measured
     suite = found.suite()
     assert len(suite.checks) == len(METHODS)
     assert all(check.met for check in suite.checks)

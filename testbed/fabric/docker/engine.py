@@ -31,6 +31,7 @@ _NOT_FOUND, _GOING = 404, 409
 _NOT_FROZEN = "freeze"
 """In what the engine's runtime says after some time in which not every process could be stopped."""
 _FREEZE_S = 10.0
+_REMOVE_S, _AGAIN_S = 30.0, 0.5
 _SIGNAL_OFFSET = 128
 """A process that signal n ended has the exit code 128 + n."""
 
@@ -108,8 +109,23 @@ class Objects:
                 folder.write(f"{name}.log", container.logs(tail=_LOG_LINES))
 
     def remove(self) -> list[str]:
-        """Remove everything that is left of the run; returns what it was."""
-        removed = []
+        """Remove everything that is left of the run; returns what it was.
+
+        A busy engine may not know yet that a process that it has killed is gone, or that a network
+        has nobody in it any more: what it refuses, it is asked again for half a minute.
+        """
+        removed: list[str] = []
+        deadline = time.monotonic() + _REMOVE_S
+        while True:
+            try:
+                self._remove(removed)
+                return removed
+            except MachineError:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(_AGAIN_S)
+
+    def _remove(self, removed: list[str]) -> None:
         for container in self._containers():
             with _forgiving():
                 _thaw(container)
@@ -119,7 +135,6 @@ class Objects:
             with _forgiving():
                 network.remove()
                 removed.append(f"network {network.name}")
-        return removed
 
     def close(self) -> None:
         """Close the connections to the engine."""
