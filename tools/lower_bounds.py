@@ -28,8 +28,7 @@ def main(arguments: list[str]) -> int:
     lowest = ["--upgrade", "--resolution", "lowest-direct", "--no-build-isolation"]
     lowest += ["--editable", f"{ROOT}[all]"]
     tools = [line for line in project()["dependency-groups"]["dev"] if "flwr" not in line]
-    # Triton 3.2 imports setuptools, which it does not require; a venv of Python 3.11 has it.
-    subprocess.run([*uv, *BUILDING, *tools, "pip", "packaging", "setuptools"], check=True)
+    subprocess.run([*uv, *BUILDING, *tools, "pip", "packaging"], check=True)
     for index in (["--index", CPU_INDEX], []):
         if subprocess.run([*uv, *lowest, *index], check=False).returncode == 0:
             break

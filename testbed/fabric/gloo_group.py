@@ -17,7 +17,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 import torch.distributed as dist
 
 from testbed.errors import MachineError, NodeLost
@@ -177,13 +176,7 @@ def _store(meeting: Meeting) -> Any:
         patience,
         wait_for_workers=False,
         master_listen_fd=listener.detach(),
-        use_libuv=_release() >= (2, 8),  # whose stores on libuv take a socket that listens
     )
-
-
-def _release() -> tuple[int, ...]:
-    """Return PyTorch's first two numbers."""
-    return tuple(map(int, torch.__version__.split(".")[:2]))
 
 
 def _said(error: Exception) -> str:
