@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
 from ipaddress import IPv4Network
+from pathlib import Path
 
 import pytest
 from ruamel.yaml import YAML
@@ -108,6 +113,60 @@ def test_a_node_is_bounded_and_bound_to_its_host() -> None:
     deploy = document()["services"]["server"]["deploy"]
     assert deploy["placement"] == {"constraints": ["node.id == id-c"]}
     assert deploy["resources"]["limits"] == {"memory": str(1 << 30), "pids": 99}
+
+
+def test_the_first_process_of_a_task_stops_kills_and_starts_its_node(tmp_path: Path) -> None:
+    name = f"\0narrows-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(name)
+        listening.listen()
+        first = subprocess.Popen(
+            [sys.executable, "-c", FIRST, str(listening.fileno())],
+            pass_fds=(listening.fileno(),),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+    assert first.stdout is not None
+    try:
+        one = int(first.stdout.readline())
+        assert request(name, "pause") == "pause"
+        assert state(one) == "T"
+        assert request(name, "resume") == "resume"
+        assert state(one) != "T"
+        assert request(name, "pause") + request(name, "kill") == "pausekill"
+        assert not Path(f"/proc/{one}").exists()
+        assert request(name, "pause") == "pause"  # of nothing
+        assert request(name, "restart") == "restart"
+        assert int(first.stdout.readline()) != one
+        assert request(name, "dance") == ""
+        os.kill(first.pid, signal.SIGTERM)
+        assert first.wait(20) == 0
+    finally:
+        first.kill()
+        first.wait()
+        first.stdout.close()
+
+
+FIRST = """
+import socket, sys
+from testbed.fabric.docker import container_init
+node = [sys.executable, "-c", "import os, time; print(os.getpid(), flush=True); time.sleep(300)"]
+container_init.module_command = lambda *_: node
+sys.exit(container_init.Keeper([]).serve(socket.socket(fileno=int(sys.argv[1]))))
+"""
+"""With another program as its node: ours needs a session."""
+
+
+def request(name: str, action: str) -> str:
+    with socket.socket(socket.AF_UNIX) as connected:
+        connected.settimeout(20)
+        connected.connect(name)
+        connected.sendall(action.encode())
+        return connected.recv(64).decode()
+
+
+def state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def test_the_secret_is_in_no_text() -> None:

@@ -230,6 +230,8 @@ class HostAgents(AgentClient):
     def __init__(self, agents: Sequence[HostAgent], nodes: Mapping[str, str]) -> None:
         self._agents = {agent.host.id: agent for agent in agents}
         self._nodes = nodes
+        self._netns: dict[str, str] = {}
+        """The network namespace of each task on its host."""
         self.underlay: list[Underlay] = []
         self.shares: Mapping[str, float] = {}
         self._on_records: Callable[[list[dict[str, Any]]], None] | None = None
@@ -312,7 +314,17 @@ class HostAgents(AgentClient):
         for node, (_, nic, _) in places.items():
             others = [pair for pair in known if pair[0] != addresses[node]]
             self._agents[self._host_of(node)].ask("neighbours", device=nic, neighbours=others)
+            self._netns[node] = str(nic.netns)
         return {node: (nic, port) for node, (_, nic, port) in places.items()}
+
+    def act(self, node: str, action: str) -> bool:
+        """Have a node's task do ``pause``, ``resume``, ``kill`` or ``restart`` with its process.
+        Return False where its host no longer answers. Raises ExperimentError."""
+        agent = self._agents[self._host_of(node)]
+        if not agent.alive():
+            return False
+        agent.ask("act", netns=self._netns[node], action=action)
+        return True
 
     def _host_of(self, node: str) -> str:
         manager = next((a.host.id for a in self._agents.values() if a.host.manager), "")

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NoReturn
 
-from testbed.errors import InputError, MachineError
+from testbed.errors import ExperimentError, InputError, MachineError
 from testbed.fabric import cleanup
 from testbed.fabric.base import Launched, Networks, RunContext
 from testbed.fabric.cleanup import JournaledFabric
@@ -136,21 +136,23 @@ class SwarmFabric(JournaledFabric):
         self._refuse("signals")
 
     def pause(self, name: str) -> None:
-        """Tasks of other hosts cannot be paused."""
-        del name
-        self._refuse("pauses")
+        """Stop every process of a node's session, by the agent of its host."""
+        self.agent.act(name, "pause")
 
     def resume(self, name: str) -> None:
-        """No node is paused."""
+        """Let them go on."""
+        self.agent.act(name, "resume")
 
     def kill(self, name: str) -> None:
-        """End a node's task, and with it its network."""
-        self.swarm.stop_node(name)
+        """Kill them; the task stays, and with it the links. On a host that no longer answers, the
+        task is ended."""
+        if not self.agent.act(name, "kill"):
+            self.swarm.stop_node(name)
 
     def restart(self, name: str) -> None:
-        """A task that has ended is not started again."""
-        del name
-        self._refuse("restarts")
+        """Start a killed node's process in its task. Raises ExperimentError."""
+        if not self.agent.act(name, "restart"):
+            raise ExperimentError(f"the host of node {name!r} no longer answers")
 
     def dead(self) -> dict[str, str]:
         """Nodes whose task has ended, or whose host no longer answers, each with how."""

@@ -22,6 +22,7 @@ from testbed.topology import AGENT_PORT, CONTROL_PORT, TOKEN_FILE, Machine, Node
 
 CONTROLLER, AGENT = "narrows_controller", "narrows_agent"
 """Services beside the nodes, whose names have no underscore."""
+NODE_COMMAND = ["testbed.fabric.docker.container_init", "--listen"]
 AGENT_COMMAND = ["python", "-P", "-m", "testbed.links.agent.remote"]
 RIGHTS = ["NET_ADMIN", "SYS_ADMIN", "SYS_NICE"]
 """Rights of agents: to shape, to enter network namespaces, to keep deadlines."""
@@ -172,7 +173,7 @@ def _node(
     service["secrets"] = [TOKEN_FILE.name]
     options = ["--name", spec.name, "--control", f"{plan.control}:{CONTROL_PORT}"]
     options += ["--role", spec.role, *([] if plan.trains else ["--untrained"])]
-    service["command"] = ["python", "-P", "-m", "testbed.runner.node_process", *options]
+    service["command"] = ["python", "-P", "-m", *NODE_COMMAND, *options]
     here = sum(plan.hosts[other.name].id == host.id for other in specs)
     bounds = limits(spec.limits, here, Machine(_NO_LIMIT, host.memory_bytes))
     service["deploy"]["resources"] = {
