@@ -56,11 +56,14 @@ congestion: cubic
 DISTURBED = """
 name: disturbed
 nodes: {{server: {{role: server}}, worker: {{role: worker, count: 3}}, noise: {{role: host, count: 2}}}}
+racks:
+  a: {{members: [worker-1, worker-2, noise-1], up: {{rate: 30 Mbit/s, queue: 50 ms}}, down: {{rate: 50 Mbit/s, queue: 50 ms}}}}
 links:
   default: {{up: {{rate: 40 Mbit/s, queue: 50 ms}}, down: {{rate: 40 Mbit/s, queue: 50 ms}}}}
 events:
   - {{kind: pause, nodes: [worker-1], at: 1 s, for: 1 s}}
   - {{kind: kill, nodes: [noise-1], at: 1500 ms, restart_after: 800 ms}}
+  - {{kind: step, links: [a], direction: up, at: 3 s, rate: 20 Mbit/s}}
   - {{kind: kill, nodes: [worker-2], at: 4 s}}
 traffic: [{{name: steady, from: noise-1, to: noise-0, kind: udp, rate: 4 Mbit/s, at: 0 s}}]
 train:
@@ -179,12 +182,13 @@ def _check_hosts(directory: Path) -> None:
 
 # every day tests/docker/test_containers_run.py has such events, and tests/unit/test_swarm_stack.py the first process of a task
 @pytest.mark.nightly
-def test_nodes_are_paused_killed_and_started_again_by_the_agents_of_their_hosts(
+def test_nodes_in_a_rack_are_paused_killed_and_started_again_by_the_agent_of_their_host(
     lab: Lab, tmp_path: Path
 ) -> None:
-    """The second run has the worker again that the first one lost."""
+    """The second run has the worker again that the first one lost, in the same rack."""
     run = SwarmRun(lab, tmp_path / "disturbed", "swarm", 26, text=DISTURBED)
     said = run.ended(2 * REACHED_S)
+    assert run.process.returncode in (0, 1), said
     directories = sorted((run.folder / "runs").iterdir())
     assert len(directories) == 2, said
     accepted_runs(directories, run.process.returncode, ["worker-2"])
@@ -200,7 +204,18 @@ def test_nodes_are_paused_killed_and_started_again_by_the_agents_of_their_hosts(
         ends = sorted(e["end_s"] for e in events if e["node"] == "worker-1")
         assert max(late - early for early, late in pairwise(ends)) > 0.9
         assert max(e["end_s"] for e in events if e["node"] == "worker-2") < 4.5
+        _check_rack(directory, ["worker-1", "worker-2", "noise-1"])
     assert lab.await_nothing_left() == []
+
+
+def _check_rack(directory: Path, members: list[str]) -> None:
+    """All on one host; what they send to others has passed their shared link."""
+    hosts = read_json(directory / "manifest.json")["hosts"]
+    assert [set(members) <= set(host["nodes"]) for host in hosts].count(True) == 1
+    found = read_json(directory / "evidence.json")["links"]
+    sent = {link["link"]: link["class_bytes"] for link in found if link["direction"] == "up"}
+    assert sent["a"] > 500_000
+    assert sent["a"] == pytest.approx(sum(sent[member] for member in members), rel=0.02)
 
 
 @pytest.mark.nightly

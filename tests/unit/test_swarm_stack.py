@@ -35,7 +35,7 @@ from testbed.fabric.swarm.stack_file import (
 from testbed.host.paths import ROOT
 from testbed.links.network.namespaces import OWN, SETTINGS
 from testbed.scenario.link_state import LinkDirection
-from testbed.topology import NodeSpec, RequestedLimits
+from testbed.topology import NodeSpec, RackSpec, RequestedLimits
 
 SPECS = [
     NodeSpec("server", "server", "server", 0, 0),
@@ -72,6 +72,19 @@ def test_a_group_is_where_its_label_is() -> None:
     assert set(names(assign(SPECS, HOSTS, {"worker": "gpu=a100"}))[1:]) == {"b", "c"}
     with pytest.raises(InputError, match=r"rack=7.*label-add rack=7"):
         assign(SPECS, HOSTS, {"server": "rack=7"})
+
+
+def test_a_rack_is_on_one_host() -> None:
+    racks = [RackSpec("r", ("worker-0", "worker-2")), RackSpec("s", ("worker-1", "worker-3"))]
+    hosts = assign(SPECS, HOSTS, {}, racks)
+    assert names(hosts) == "ccaca"
+    with pytest.raises(InputError, match=r"worker-0.*rack.*host 'a'.*gpu=a100"):
+        assign(
+            SPECS,
+            [HOSTS[0], HOSTS[1]],
+            {"worker": "gpu=a100"},
+            [RackSpec("r", ("server", "worker-0"))],
+        )
 
 
 def test_every_gpu_is_given_once() -> None:
