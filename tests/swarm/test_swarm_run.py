@@ -212,8 +212,8 @@ def _check_rack(directory: Path, members: list[str]) -> None:
     """All on one host; what they send to others has passed their shared link."""
     hosts = read_json(directory / "manifest.json")["hosts"]
     assert [set(members) <= set(host["nodes"]) for host in hosts].count(True) == 1
-    found = read_json(directory / "evidence.json")["links"]
-    sent = {link["link"]: link["class_bytes"] for link in found if link["direction"] == "up"}
+    links = read_json(directory / "evidence.json")["links"]
+    sent = {link["link"]: link["class_bytes"] for link in links if link["direction"] == "up"}
     assert sent["a"] > 500_000
     assert sent["a"] == pytest.approx(sum(sent[member] for member in members), rel=0.02)
 

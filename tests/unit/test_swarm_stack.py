@@ -141,16 +141,16 @@ def test_the_first_process_of_a_task_stops_kills_and_starts_its_node(tmp_path: P
         )
     assert first.stdout is not None
     try:
-        one = int(first.stdout.readline())
+        node = int(first.stdout.readline())
         assert request(name, "pause") == "pause"
-        assert state(one) == "T"
+        assert state(node) == "T"
         assert request(name, "resume") == "resume"
-        assert state(one) != "T"
+        assert state(node) != "T"
         assert request(name, "pause") + request(name, "kill") == "pausekill"
-        assert not Path(f"/proc/{one}").exists()
+        assert not Path(f"/proc/{node}").exists()
         assert request(name, "pause") == "pause"  # of nothing
         assert request(name, "restart") == "restart"
-        assert int(first.stdout.readline()) != one
+        assert int(first.stdout.readline()) != node
         assert request(name, "dance") == ""
         os.kill(first.pid, signal.SIGTERM)
         assert first.wait(20) == 0

@@ -324,15 +324,15 @@ class HostAgents(AgentClient):
 
     def racks(self, plan: RackPlan) -> Racks:
         """Put nodes into racks, each on the host of its members, in the overlay's namespace."""
-        made = Racks({}, {})
+        whole = Racks({}, {})
         for rack in plan.racks:
             member, cable = next(iter(rack.members.items()))
             self._links[rack.name] = self._host_of(member)
             own = replace(plan, netns=str(cable.port.netns), racks=(rack,))
             part = AgentClient.racks(self._agents[self._host_of(member)], own)
-            made.cables.update(part.cables)
-            made.ports.update(part.ports)
-        return made
+            whole.cables.update(part.cables)
+            whole.ports.update(part.ports)
+        return whole
 
     def act(self, node: str, action: str) -> bool:
         """Have a node's task do ``pause``, ``resume``, ``kill`` or ``restart`` with its process.
