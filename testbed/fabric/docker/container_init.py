@@ -49,9 +49,10 @@ class Keeper:
     def serve(self, requests: socket.socket | None = None) -> int:
         """Until the node ends by itself, or the container is stopped; returns the exit code."""
         signals = _signal_numbers()
+        sources: list[int | socket.socket] = [signals] if requests is None else [signals, requests]
         self._start()
         while self._code is None:
-            ready, _, _ = select([signals] if requests is None else [signals, requests], [], [])
+            ready, _, _ = select(sources, [], [])
             if signals in ready:
                 for number in os.read(signals, _REQUEST_BYTES):
                     self._on_signal(number)
