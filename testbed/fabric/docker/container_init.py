@@ -38,7 +38,7 @@ class Keeper:
         self._command = module_command("testbed.runner.node_process", *arguments)
         self._node: subprocess.Popen[bytes] | None = None
         self._code: int | None = None
-        """What this process is to end with."""
+        """Exit code of this process, once it is known."""
         self._actions = {
             "kill": self._kill,
             "restart": self._start,
