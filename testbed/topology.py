@@ -109,6 +109,9 @@ METRICS_PORT = 9464
 """Where every node's Prometheus exporter answers, on its control address."""
 
 
+NODE_ACTIONS_SOCKET = "\0narrows-node"
+"""Where a task's first process takes requests: a name in the network of its node, not a file."""
+
 TOKEN_FILE = Path("/run/secrets/token")
 """Where tasks of a swarm find the secret that they show on the control network."""
 

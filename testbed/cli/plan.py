@@ -253,7 +253,8 @@ def stack(loaded: Loaded) -> str:
     from testbed.host.paths import shipped
 
     specs, swarm = expand(loaded.scenario), loaded.scenario.swarm
-    hosts = assign(specs, known_hosts(swarm.placement.values()), swarm.placement)
+    known = known_hosts(swarm.placement.values())
+    hosts = assign(specs, known, swarm.placement, racks(loaded.scenario))
     data, control = free_subnets([], len(specs))
     plan = StackPlan(RUN_ID, images.tags().node, data, control, hosts)
     return to_yaml(render(specs, plan, load_templates(shipped("compose"))))

@@ -10,12 +10,13 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from lab import CLOCKS, Lab, child
-from verdict_rig import accepted_run
+from verdict_rig import accepted_run, accepted_runs
 
 from testbed.process import environment
 from testbed.records.run_directory import read_events, read_json, read_jsonl
@@ -50,6 +51,29 @@ train:
   pace: 3 s
   stop: {{steps: {steps}}}
 algorithms: [topk-0.15]
+congestion: cubic
+"""
+DISTURBED = """
+name: disturbed
+nodes: {{server: {{role: server}}, worker: {{role: worker, count: 3}}, noise: {{role: host, count: 2}}}}
+racks:
+  a: {{members: [worker-1, worker-2, noise-1], up: {{rate: 30 Mbit/s, queue: 50 ms}}, down: {{rate: 50 Mbit/s, queue: 50 ms}}}}
+links:
+  default: {{up: {{rate: 40 Mbit/s, queue: 50 ms}}, down: {{rate: 40 Mbit/s, queue: 50 ms}}}}
+events:
+  - {{kind: pause, nodes: [worker-1], at: 1 s, for: 1 s}}
+  - {{kind: kill, nodes: [noise-1], at: 1500 ms, restart_after: 800 ms}}
+  - {{kind: step, links: [a], direction: up, at: 3 s, rate: 20 Mbit/s}}
+  - {{kind: kill, nodes: [worker-2], at: 4 s}}
+traffic: [{{name: steady, from: noise-1, to: noise-0, kind: udp, rate: 4 Mbit/s, at: 0 s}}]
+train:
+  task: digits
+  model: mlp
+  optimizer: {{name: sgd, lr: 0.1}}
+  pace: 300 ms
+  stop: {{steps: {steps}}}
+algorithms: [backup-1]
+seeds: [1, 2]
 congestion: cubic
 """
 STEPS = 14
@@ -154,6 +178,44 @@ def _check_hosts(directory: Path) -> None:
     )
     assert certified[1]["underlay"]["overhead_bytes"] == 50
     assert 0 < certified[1]["emulated_share"] < 0.7
+
+
+# every day tests/docker/test_containers_run.py has such events, and tests/unit/test_swarm_stack.py the first process of a task
+@pytest.mark.nightly
+def test_nodes_in_a_rack_are_paused_killed_and_started_again_by_the_agent_of_their_host(
+    lab: Lab, tmp_path: Path
+) -> None:
+    """The second run has the worker again that the first one lost, in the same rack."""
+    run = SwarmRun(lab, tmp_path / "disturbed", "swarm", 26, text=DISTURBED)
+    said = run.ended(2 * REACHED_S)
+    assert run.process.returncode in (0, 1), said
+    directories = sorted((run.folder / "runs").iterdir())
+    assert len(directories) == 2, said
+    accepted_runs(directories, run.process.returncode, ["worker-2"])
+    for directory in directories:
+        assert read_json(directory / "summary.json")["lost"] == ["worker-2"], said
+        changes = [e for e in read_jsonl(directory / "links.jsonl") if e["kind"] == "node"]
+        done = [(each["node"], each["action"]) for each in changes]
+        assert done == [("worker-1", "pause"), ("noise-1", "kill"), ("worker-1", "resume"),
+                        ("noise-1", "restart"), ("worker-2", "kill")]  # fmt: skip
+        sent = [e for e in read_jsonl(directory / "traffic.jsonl") if e["kind"] == "sent"]
+        assert max(each["start_s"] for each in sent) >= 2.0  # by the host that came back
+        events = read_events(directory)["step"]
+        ends = sorted(e["end_s"] for e in events if e["node"] == "worker-1")
+        assert max(late - early for early, late in pairwise(ends)) > 0.9
+        assert max(e["end_s"] for e in events if e["node"] == "worker-2") < 4.5
+        _check_rack(directory, ["worker-1", "worker-2", "noise-1"])
+    assert lab.await_nothing_left() == []
+
+
+def _check_rack(directory: Path, members: list[str]) -> None:
+    """All on one host; what they send to others has passed their shared link."""
+    hosts = read_json(directory / "manifest.json")["hosts"]
+    assert [set(members) <= set(host["nodes"]) for host in hosts].count(True) == 1
+    links = read_json(directory / "evidence.json")["links"]
+    sent = {link["link"]: link["class_bytes"] for link in links if link["direction"] == "up"}
+    assert sent["a"] > 500_000
+    assert sent["a"] == pytest.approx(sum(sent[member] for member in members), rel=0.02)
 
 
 @pytest.mark.nightly

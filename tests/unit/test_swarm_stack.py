@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
 from ipaddress import IPv4Network
+from pathlib import Path
 
 import pytest
 from ruamel.yaml import YAML
@@ -30,7 +35,7 @@ from testbed.fabric.swarm.stack_file import (
 from testbed.host.paths import ROOT
 from testbed.links.network.namespaces import OWN, SETTINGS
 from testbed.scenario.link_state import LinkDirection
-from testbed.topology import NodeSpec, RequestedLimits
+from testbed.topology import NodeSpec, RackSpec, RequestedLimits
 
 SPECS = [
     NodeSpec("server", "server", "server", 0, 0),
@@ -67,6 +72,19 @@ def test_a_group_is_where_its_label_is() -> None:
     assert set(names(assign(SPECS, HOSTS, {"worker": "gpu=a100"}))[1:]) == {"b", "c"}
     with pytest.raises(InputError, match=r"rack=7.*label-add rack=7"):
         assign(SPECS, HOSTS, {"server": "rack=7"})
+
+
+def test_a_rack_is_on_one_host() -> None:
+    racks = [RackSpec("r", ("worker-0", "worker-2")), RackSpec("s", ("worker-1", "worker-3"))]
+    hosts = assign(SPECS, HOSTS, {}, racks)
+    assert names(hosts) == "ccaca"
+    with pytest.raises(InputError, match=r"worker-0.*rack.*host 'a'.*gpu=a100"):
+        assign(
+            SPECS,
+            [HOSTS[0], HOSTS[1]],
+            {"worker": "gpu=a100"},
+            [RackSpec("r", ("server", "worker-0"))],
+        )
 
 
 def test_every_gpu_is_given_once() -> None:
@@ -108,6 +126,60 @@ def test_a_node_is_bounded_and_bound_to_its_host() -> None:
     deploy = document()["services"]["server"]["deploy"]
     assert deploy["placement"] == {"constraints": ["node.id == id-c"]}
     assert deploy["resources"]["limits"] == {"memory": str(1 << 30), "pids": 99}
+
+
+def test_the_first_process_of_a_task_stops_kills_and_starts_its_node(tmp_path: Path) -> None:
+    name = f"\0narrows-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(name)
+        listening.listen()
+        first = subprocess.Popen(
+            [sys.executable, "-c", FIRST, str(listening.fileno())],
+            pass_fds=(listening.fileno(),),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+    assert first.stdout is not None
+    try:
+        node = int(first.stdout.readline())
+        assert request(name, "pause") == "pause"
+        assert state(node) == "T"
+        assert request(name, "resume") == "resume"
+        assert state(node) != "T"
+        assert request(name, "pause") + request(name, "kill") == "pausekill"
+        assert not Path(f"/proc/{node}").exists()
+        assert request(name, "pause") == "pause"  # of nothing
+        assert request(name, "restart") == "restart"
+        assert int(first.stdout.readline()) != node
+        assert request(name, "dance") == ""
+        os.kill(first.pid, signal.SIGTERM)
+        assert first.wait(20) == 0
+    finally:
+        first.kill()
+        first.wait()
+        first.stdout.close()
+
+
+FIRST = """
+import socket, sys
+from testbed.fabric.docker import container_init
+node = [sys.executable, "-c", "import os, time; print(os.getpid(), flush=True); time.sleep(300)"]
+container_init.module_command = lambda *_: node
+sys.exit(container_init.Keeper([]).serve(socket.socket(fileno=int(sys.argv[1]))))
+"""
+"""With another program as its node: ours needs a session."""
+
+
+def request(name: str, action: str) -> str:
+    with socket.socket(socket.AF_UNIX) as connected:
+        connected.settimeout(20)
+        connected.connect(name)
+        connected.sendall(action.encode())
+        return connected.recv(64).decode()
+
+
+def state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def test_the_secret_is_in_no_text() -> None:

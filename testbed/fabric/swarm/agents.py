@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import IO, Any, TypeVar
 
 from testbed.errors import ExperimentError, MachineError
@@ -23,6 +23,7 @@ from testbed.fabric.swarm.stack_file import SwarmHost, Underlay
 from testbed.links.agent.client import AgentClient, LinkReport, ScheduleFeeder
 from testbed.links.agent.protocol import LinkSettings, read
 from testbed.links.network.namespaces import inside
+from testbed.links.network.wiring import RackPlan, Racks
 from testbed.records.intervals import HostClockOffset
 from testbed.scenario.link_state import LinkChange, LinkDirection, LinkState
 from testbed.topology import AGENT_PORT, Cable, Interface
@@ -64,6 +65,8 @@ silent for six seconds."""
 READINGS = 16
 POUR_S = 0.4
 _BUFFER = 1 << 20
+OVERLAY = "overlay"
+"""In a plan of racks: the namespace of the overlay, whose path the agent of each host knows."""
 Place = tuple[str, Interface, Interface]
 
 
@@ -230,6 +233,10 @@ class HostAgents(AgentClient):
     def __init__(self, agents: Sequence[HostAgent], nodes: Mapping[str, str]) -> None:
         self._agents = {agent.host.id: agent for agent in agents}
         self._nodes = nodes
+        self._links = dict(nodes)
+        """The host's id by link: of nodes, and of racks once they are made."""
+        self._netns: dict[str, str] = {}
+        """The network namespace of each task on its host."""
         self.underlay: list[Underlay] = []
         self.shares: Mapping[str, float] = {}
         self._on_records: Callable[[list[dict[str, Any]]], None] | None = None
@@ -312,7 +319,29 @@ class HostAgents(AgentClient):
         for node, (_, nic, _) in places.items():
             others = [pair for pair in known if pair[0] != addresses[node]]
             self._agents[self._host_of(node)].ask("neighbours", device=nic, neighbours=others)
+            self._netns[node] = str(nic.netns)
         return {node: (nic, port) for node, (_, nic, port) in places.items()}
+
+    def racks(self, plan: RackPlan) -> Racks:
+        """Put nodes into racks, each on the host of its members, in the overlay's namespace."""
+        whole = Racks({}, {})
+        for rack in plan.racks:
+            member, cable = next(iter(rack.members.items()))
+            self._links[rack.name] = self._host_of(member)
+            own = replace(plan, netns=str(cable.port.netns), racks=(rack,))
+            part = AgentClient.racks(self._agents[self._host_of(member)], own)
+            whole.cables.update(part.cables)
+            whole.ports.update(part.ports)
+        return whole
+
+    def act(self, node: str, action: str) -> bool:
+        """Have a node's task do ``pause``, ``resume``, ``kill`` or ``restart`` with its process.
+        Return False where its host no longer answers. Raises ExperimentError."""
+        agent = self._agents[self._host_of(node)]
+        if not agent.alive():
+            return False
+        agent.ask("act", netns=self._netns[node], action=action)
+        return True
 
     def _host_of(self, node: str) -> str:
         manager = next((a.host.id for a in self._agents.values() if a.host.manager), "")
@@ -338,7 +367,7 @@ class HostAgents(AgentClient):
         self._order = list(shapes)
 
         def shape(agent: HostAgent) -> dict[str, Any]:
-            own = {link: c for link, c in cables.items() if self._nodes[link] == agent.host.id}
+            own = {link: c for link, c in cables.items() if self._links[link] == agent.host.id}
             ends = {end: state for end, state in shapes.items() if end.link in own}
             return AgentClient.prepare(
                 agent, own, ends, settings, [end for end in impaired if end.link in own]
@@ -390,7 +419,7 @@ class HostAgents(AgentClient):
 
     def _feed(self, operation: str, changes: list[Any], **fields: Any) -> None:
         for agent in self._agents.values():
-            own = [change for change in changes if self._nodes[change[1]] == agent.host.id]
+            own = [change for change in changes if self._links[change[1]] == agent.host.id]
             if "t0_ns" in fields:
                 message = {**fields, "t0_ns": fields["t0_ns"] + agent.reading.ahead_ns}
             else:

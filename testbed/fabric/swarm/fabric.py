@@ -14,13 +14,14 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NoReturn
 
-from testbed.errors import InputError, MachineError
+from testbed.errors import ExperimentError, InputError, MachineError
 from testbed.fabric import cleanup
 from testbed.fabric.base import Launched, Networks, RunContext
 from testbed.fabric.cleanup import JournaledFabric
 from testbed.fabric.docker.compose_file import Document, load_templates, to_yaml
+from testbed.fabric.netns import install, plan_racks, run_alias, run_tag
 from testbed.fabric.swarm import engine
-from testbed.fabric.swarm.agents import AgentListener, HostAgents
+from testbed.fabric.swarm.agents import OVERLAY, AgentListener, HostAgents
 from testbed.fabric.swarm.engine import SwarmManager, image_reference
 from testbed.fabric.swarm.stack_file import (
     AGENT,
@@ -62,6 +63,7 @@ class SwarmFabric(JournaledFabric):
         images.require()
         self.swarm = SwarmManager(context.id)
         self.racks: dict[str, Cable] = {}
+        self._racks: tuple[RackSpec, ...] = ()
         self.specs: dict[str, NodeSpec] = {}
         self.folder: PinnedFolder | None = None
         self.plan: StackPlan | None = None
@@ -70,10 +72,11 @@ class SwarmFabric(JournaledFabric):
 
     def create(self, specs: list[NodeSpec], racks: Sequence[RackSpec] = ()) -> Networks:
         """Make both networks and the controller's task. Raises InputError for what no swarm has."""
-        self._check(racks)
+        self._check()
+        self._racks = tuple(racks)
         self.folder = self.context.opened()
         self.specs = {spec.name: spec for spec in specs}
-        hosts = assign(specs, self.swarm.hosts(), self.context.swarm.placement)
+        hosts = assign(specs, self.swarm.hosts(), self.context.swarm.placement, racks)
         image = image_reference(self.context.swarm.registry)
         self.journal = Journal.open(self.context.id)
         self.journal.add(engine.KIND, run=self.context.id)
@@ -118,12 +121,16 @@ class SwarmFabric(JournaledFabric):
         if any(host.manager for host in self.plan.hosts.values()):
             data[CONTROLLER] = self._switch
         cables = self.agent.locate_tasks(self.swarm.network_id("data"), data)
-        return {
+        places = {
             name: NodePlacement(
                 spec, addresses[name]["data"], addresses[name]["control"], *cables[name]
             )
             for name, spec in self.specs.items()
         }
+        tag, alias = run_tag(self.context.id), run_alias(self.context.id)
+        plan = plan_racks(tag, alias, self._racks, places, OVERLAY)
+        self.racks, places = install(self.agent, plan, places)
+        return places
 
     def launch(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> Launched:
         """No command can be launched in a task of another host."""
@@ -136,21 +143,23 @@ class SwarmFabric(JournaledFabric):
         self._refuse("signals")
 
     def pause(self, name: str) -> None:
-        """Tasks of other hosts cannot be paused."""
-        del name
-        self._refuse("pauses")
+        """Stop every process of a node's session, by the agent of its host."""
+        self.agent.act(name, "pause")
 
     def resume(self, name: str) -> None:
-        """No node is paused."""
+        """Let them go on."""
+        self.agent.act(name, "resume")
 
     def kill(self, name: str) -> None:
-        """End a node's task, and with it its network."""
-        self.swarm.stop_node(name)
+        """Kill them; the task stays, and with it the links. On a host that no longer answers, the
+        task is ended."""
+        if not self.agent.act(name, "kill"):
+            self.swarm.stop_node(name)
 
     def restart(self, name: str) -> None:
-        """A task that has ended is not started again."""
-        del name
-        self._refuse("restarts")
+        """Start a killed node's process in its task. Raises ExperimentError."""
+        if not self.agent.act(name, "restart"):
+            raise ExperimentError(f"the host of node {name!r} no longer answers")
 
     def dead(self) -> dict[str, str]:
         """Nodes whose task has ended, or whose host no longer answers, each with how."""
@@ -183,9 +192,7 @@ class SwarmFabric(JournaledFabric):
         assert self.plan is not None
         return render([*self.specs.values()], self.plan, load_templates(shipped("compose")))
 
-    def _check(self, racks: Sequence[RackSpec]) -> None:
-        if racks:
-            self._refuse("racks")
+    def _check(self) -> None:
         if self.context.multicast:
             self._refuse("multicasts")
         if self.context.exec_environment is not None:

@@ -18,10 +18,19 @@ from typing import Any
 from testbed.errors import InputError, MachineError
 from testbed.fabric.docker.compose_file import KEEPER, NODE_LABEL, RUN_LABEL, Document, Templates
 from testbed.scenario.link_state import FRAME_BYTES, LinkDirection
-from testbed.topology import AGENT_PORT, CONTROL_PORT, TOKEN_FILE, Machine, NodeSpec, limits
+from testbed.topology import (
+    AGENT_PORT,
+    CONTROL_PORT,
+    TOKEN_FILE,
+    Machine,
+    NodeSpec,
+    RackSpec,
+    limits,
+)
 
 CONTROLLER, AGENT = "narrows_controller", "narrows_agent"
 """Services beside the nodes, whose names have no underscore."""
+NODE_COMMAND = ["testbed.fabric.docker.container_init", "--listen"]
 AGENT_COMMAND = ["python", "-P", "-m", "testbed.links.agent.remote"]
 RIGHTS = ["NET_ADMIN", "SYS_ADMIN", "SYS_NICE"]
 """Rights of agents: to shape, to enter network namespaces, to keep deadlines."""
@@ -80,18 +89,32 @@ def network_name(run: str, network: str) -> str:
 
 
 def assign(
-    specs: Sequence[NodeSpec], hosts: Sequence[SwarmHost], labels: Mapping[str, str]
+    specs: Sequence[NodeSpec],
+    hosts: Sequence[SwarmHost],
+    labels: Mapping[str, str],
+    racks: Sequence[RackSpec] = (),
 ) -> dict[str, SwarmHost]:
     """Return the host of each node: of those with the label of its group (``labels``: ``key=value``
-    by group), the one with the fewest nodes for its processors.
+    by group), the one with the fewest nodes for its processors; of a rack, the same for all.
 
     Raises InputError where no host has a label, MachineError where there are too few GPUs.
     """
     counts: Counter[str] = Counter()
     gpus: Counter[str] = Counter()
-    places = {}
+    places: dict[str, SwarmHost] = {}
+    others = {member: rack.members for rack in racks for member in rack.members}
     for spec in specs:
+        own = others.get(spec.name, (spec.name,))
+        taken = [places[member] for member in own if member in places]
         able = _labelled(spec, hosts, labels.get(spec.group))
+        if taken and taken[0] not in able:
+            raise InputError(
+                f"{spec.name!r} is in a rack with nodes on host {taken[0].name!r}, which lacks the "
+                f"label {labels[spec.group]!r}",
+                where=f"swarm.placement.{spec.group}",
+                hint="A rack is on one host: give the groups of its members the same label",
+            )
+        able = taken[:1] or able
         if spec.device == "cuda":
             able = [host for host in able if gpus[host.id] < host.gpus]
         if not able:
@@ -100,8 +123,9 @@ def assign(
                 fix="Start the engines with --node-generic-resource NVIDIA-GPU=…, or use "
                 "`device: cpu`",
             )
-        best = min(able, key=lambda host: ((counts[host.id] + 1) / host.processors, host.name))
-        counts[best.id] += 1
+        size = len(own) if not taken else 0
+        best = min(able, key=lambda host: ((counts[host.id] + size) / host.processors, host.name))
+        counts[best.id] += size
         gpus[best.id] += spec.device == "cuda"
         places[spec.name] = best
     return places
@@ -172,7 +196,7 @@ def _node(
     service["secrets"] = [TOKEN_FILE.name]
     options = ["--name", spec.name, "--control", f"{plan.control}:{CONTROL_PORT}"]
     options += ["--role", spec.role, *([] if plan.trains else ["--untrained"])]
-    service["command"] = ["python", "-P", "-m", "testbed.runner.node_process", *options]
+    service["command"] = ["python", "-P", "-m", *NODE_COMMAND, *options]
     here = sum(plan.hosts[other.name].id == host.id for other in specs)
     bounds = limits(spec.limits, here, Machine(_NO_LIMIT, host.memory_bytes))
     service["deploy"]["resources"] = {

@@ -24,14 +24,18 @@ from testbed.links.agent.protocol import Object, read
 from testbed.links.agent.server import AgentServer, main
 from testbed.links.network import bridges, devices
 from testbed.links.network.bridges import Neighbour
+from testbed.links.network.namespaces import inside
 from testbed.links.tc.netlink import NetlinkChannel
-from testbed.topology import TOKEN_FILE, Interface
+from testbed.topology import NODE_ACTIONS_SOCKET, TOKEN_FILE, Interface
 
 NETNS = Path("/netns")
 """Where the engine's folder of network namespaces is mounted."""
 CONNECT_S, LOCATE_S = 60.0, 10.0
+ACTION_S = 2.5
+"""How long a node may take to be paused or killed: a host that is silent for 4 s counts as dead."""
 _NETWORK_DIGITS = 10
 _CHUNK = bytes(1 << 18)
+_MOST_ACTION = 64
 Place = tuple[str, Interface, Interface]
 """The address of a device's link layer, the device, and its port at the overlay's bridge."""
 
@@ -67,6 +71,26 @@ class RemoteAgentServer(AgentServer):
         with NetlinkChannel(device.netns) as channel:
             for address, mac in request["neighbours"]:
                 bridges.add_neighbour(channel, device.index, Neighbour(address, mac))
+
+    def do_act(self, request: Object) -> None:
+        """Have the first process of the task in ``netns`` do ``action`` with its node."""
+        action, done = str(request["action"]), ""
+        try:
+            with inside(str(request["netns"])):
+                connected = socket.socket(socket.AF_UNIX)
+            with connected:
+                connected.settimeout(ACTION_S)
+                connected.connect(NODE_ACTIONS_SOCKET)
+                connected.sendall(action.encode())
+                done = connected.recv(_MOST_ACTION).decode()
+        except TimeoutError:
+            raise ExperimentError(
+                f"{action} took more than {ACTION_S:g} s: a process of the node may wait for a disk"
+            ) from None
+        except OSError as error:
+            raise ExperimentError(f"{action}: the node's task has ended: {error}") from None
+        if done != action:
+            raise ExperimentError(f"{action}: the node's task has ended, or does not know it")
 
     def do_pour(self, request: Object) -> int:
         """Send to ``[address, port]`` for ``seconds`` as fast as the network takes it; bytes."""
