@@ -13,7 +13,10 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from testbed.errors import IN_CHECKOUT, MachineError
@@ -215,15 +218,24 @@ def ensure() -> None:
     if current():
         return
     create()
-    with step("installing PyTorch into .venv"):
-        install_torch([*MODULE, "pip", "install"])
-    with step("installing narrows and its tools into .venv"):
-        pip = [*MODULE, "pip", "install", "-q"]
-        run([*pip, *EXACTLY, "-r", str(PACKAGES)])
+    pip = [*MODULE, "pip", "install", "--no-compile"]  # each module is when it is first needed
+    with step("installing narrows, its tools and PyTorch into .venv"):
+        _install_locked(pip)
         # What builds it was among them: an environment of pip's own for that would take whatever
         # there is.
-        run([*pip, "--no-deps", "--no-build-isolation", "-e", str(ROOT)])
+        run([*pip, "-q", "--no-deps", "--no-build-isolation", "-e", str(ROOT)])
     stamp().write()
+
+
+def _install_locked(pip: list[str]) -> None:
+    """PyTorch, and beside it all other packages in two parts: pip takes one after the other."""
+    locked = entries(PACKAGES.read_text())
+    with TemporaryDirectory() as folder:
+        parts = [Path(folder, "even.txt"), Path(folder, "odd.txt")]
+        for first, part in enumerate(parts):
+            part.write_text("\n".join(locked[first :: len(parts)]))
+        others = [partial(run, [*pip, "-q", *EXACTLY, "-r", str(part)]) for part in parts]
+        packages.side_by_side(partial(install_torch, pip), *others)
 
 
 _SOURCES = PACKAGE / "compress" / "kernels"
@@ -238,10 +250,14 @@ def kernels_stamp() -> Stamp:
 
 
 def ensure_kernels() -> None:
-    """Compile what has changed since the last time."""
+    """Compile what has changed since the last time, and the modules that ``ensure`` left as they
+    are: users who may not write to the environment would compile them in every process."""
     compiled = kernels_stamp()
     if compiled.fresh():
         return
     with step("compiling kernels"):
         run([*MODULE, "testbed.compress.kernels.compilation"])
+    if IN_CHECKOUT:
+        with step("compiling Python's modules"), suppress(CommandFailed):  # of newer Pythons, some
+            run([*MODULE, "compileall", "-qq", str(VENV / "lib")])
     compiled.write()

@@ -22,6 +22,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from testbed.comm_trace.replay_role import NodeScript, ReplayRole
+from testbed.compress.kernels import compilation
 from testbed.errors import NarrowsError, NodeLost
 from testbed.fabric.host_node import DataNetwork, HostClock, HostNode, HostTask
 from testbed.runner.bulk_flow import FlowSent, blast, serve
@@ -163,6 +164,8 @@ def _play_role(assignment: Assignment, job: Job | NodeScript) -> None:
             if isinstance(job, NodeScript)
             else role(node, job, assignment.role)
         )
+        if isinstance(job, Job) and not job.sizes:
+            compilation.all()  # any may be needed in a later step; virtual time can wait for it
         played.prepare()
         with seldom_collected():
             assignment.lines.send("ready")

@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from testbed.compress.base import BufferPool
-from testbed.compress.kernels import compilation
 from testbed.compress.payload import read_message
 from testbed.control.base import controllers
 from testbed.training.averaging import UpdateEncoder
@@ -101,7 +100,6 @@ def warm_up(job: Job, replica: Replica, gradient: Tensor | None = None) -> None:
     is none. Compressor, controller, reply and randomness are made for it: those of the run stay as
     they are.
     """
-    compilation.all()
     if gradient is None:
         generator = torch.Generator().manual_seed(0)
         gradient = torch.randn(replica.flat.size, generator=generator).to(replica.device)

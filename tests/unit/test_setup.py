@@ -152,7 +152,10 @@ def test_kernels_are_compiled_once_for_each_state(
     for text in ("a = 1\n", "a = 1\n", "a = 2\n"):
         (checkout / "kernels" / "loops.py").write_text(text)
         paths.ensure_kernels()
-    assert len(commands) == 2
+    assert [command[3] for command in commands] == [
+        "testbed.compress.kernels.compilation",
+        "compileall",
+    ] * 2
 
     def fail(_: list[str]) -> None:
         raise CommandFailed(["python"], "no compiler")
@@ -339,8 +342,13 @@ def test_setup_takes_no_module_from_the_working_directory(
     """Root may call `testbed doctor --fix` in a folder of somebody else's."""
     commands: list[list[str]] = []
 
+    locked: list[str] = []
+
     def note(command: list[str], **_: object) -> str:
         commands.append(list(command))
+        if "install" in command and "-r" in command:
+            assert set(paths.EXACTLY) <= set(command)
+            locked.extend(paths.entries(Path(command[command.index("-r") + 1]).read_text()))
         return ""
 
     def fetch_torch(pip: list[str]) -> Path:
@@ -359,9 +367,12 @@ def test_setup_takes_no_module_from_the_working_directory(
     monkeypatch.setattr(paths, "cache", lambda name: tmp_path / name)
     monkeypatch.setattr(images, "install_torch", fetch_torch)
     paths.ensure()
+    torch = paths.attempts(gpu=paths.has_gpu())[0][0]
+    files = (paths.PACKAGES, torch)
+    assert sorted(locked) == sorted(e for lock in files for e in paths.entries(lock.read_text()))
     paths.ensure_kernels()
     images.fetch(base_image_recipe())
-    assert len(commands) == 7
+    assert len(commands) == 9
     assert {tuple(command[1:3]) for command in commands} == {("-P", "-m")}
     folder = tmp_path / "folder"
     folder.mkdir()
