@@ -163,8 +163,8 @@ def main() -> int:
         swarm = Beside(SWARM, given.options) if SWARM in lanes else None
         codes += [shown(lane, given.options) for lane in lanes if lane is LINKS]
         codes += [beside.code() for beside in (docker, swarm, unit) if beside is not None]
-    # 5: no test has these marks; below 0: a signal ended it
-    codes = [0 if code == 5 else abs(code) for code in codes]
+    # 5: no test has these marks; below 0: a signal ended it, as a shell says it
+    codes = [0 if code == 5 else code if code >= 0 else 128 - code for code in codes]
     passed: set[str] = set()
     if max(codes) == 1 and not given.nightly and (tests := second_tries(lanes)):
         codes = [shown(SECOND, tests)]
@@ -300,7 +300,7 @@ def excused(verdicts: Path) -> str:
 
 
 def tried_again(file: Path) -> list[str]:
-    """Which tests of time were tried again, since others had the processors."""
+    """Which tests of time were tried again, since they lacked processors."""
     lines = file.read_text().splitlines() if file.exists() else []
     return [
         *(f"tried again: {line}" for line in lines),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import pytest
@@ -70,8 +70,10 @@ def test_bulk_traffic_follows_the_trace(rig: Rig, hertz: int, seconds: float) ->
     assert sum(s["delivered_bits"] for s in mine) == up.delivered_bits
     wave = [(n / hertz, (20 if n % 2 else 100) * MBIT) for n in range(int((seconds + 1) * hertz))]
     asked = [asked_between(wave, sample["from_s"], sample["to_s"]) for sample in mine]
-    # what is asked changes when a change is due, however late the kernel was told; it is not told what is due at the very end
-    assert [s["asked_bits"] for s in mine[:-1]] == pytest.approx(asked[:-1], abs=10.0)
+    # What is asked changes when a change is due, however late the kernel was told: a sample that ended between the two lacks the
+    # difference, and the next one has it. The kernel is not told what is due at the very end.
+    missing = accumulate(s["asked_bits"] - due for s, due in zip(mine[:-1], asked, strict=False))
+    assert sum(abs(bits) > 10.0 for bits in missing) <= len(mine) / 10
 
 
 class Receiver:

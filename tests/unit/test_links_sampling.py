@@ -187,6 +187,20 @@ def test_a_sample_is_of_its_own_time_alone() -> None:
     assert sampler.record.largest_backlog_bytes == 30_000
 
 
+def test_what_was_asked_before_the_first_look_does_not_count() -> None:
+    """Where that look is late, a change may have been due before it."""
+    kernel = Kernel()
+    sampler = LinkSampler(cast(ShapedQueue, kernel), SHAPE)
+    sampler.begin(0.03)
+    fast = LinkState(50 * MBIT, 50_000)
+    sampler.look(0.04, fast)
+    sampler.ask(0.01, fast)
+    sampler.look(0.1, fast)
+    (sample,) = (event for event in sampler.close() if isinstance(event, LinkSample))
+    assert (sample.from_s, sample.to_s) == (0.03, 0.1)
+    assert sample.asked_bits == pytest.approx(0.07 * 50 * MBIT)
+
+
 def test_a_gap_between_looks_is_counted() -> None:
     _, sampler = begun()
     for at in (0.02, 0.04, 0.54, 0.56):

@@ -1,10 +1,12 @@
-"""Tests of time are tried again where the hypervisor had the processors, and only there."""
+"""Tests of time are tried again where the hypervisor had the processors or the machine stood still, and only there."""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ import pytest, sys
 sys.path.insert(0, {tests!r})
 import stolen
 
-stolen.Processors.stolen_share = lambda self: {share}
+stolen.Processors.lacking = lambda self: stolen.Lacking({share}, {stalled_s})
 
 def pytest_runtest_protocol(item, nextitem):
     return stolen.carry_out(item, nextitem)
@@ -41,22 +43,25 @@ def test_uses(made):
 
 
 @pytest.mark.parametrize(
-    ("share", "good", "outcomes", "noted"),
+    ("share", "stalled_s", "good", "outcomes", "noted"),
     [
-        (0.0, 1, "2 passed", 0),
-        (0.3, 1, "2 passed", 0),
-        (0.3, 2, "2 passed", 2),
-        (0.3, 3, "2 passed", 4),
-        (0.3, 4, "2 skipped", 6),
-        (0.04, 4, "1 failed, 1 error", 6),
-        (0.01, 2, "1 failed, 1 error", 0),
+        (0.0, 0.0, 1, "2 passed", 0),
+        (0.3, 0.3, 1, "2 passed", 0),
+        (0.3, 0.0, 2, "2 passed", 2),
+        (0.3, 0.0, 3, "2 passed", 4),
+        (0.3, 0.0, 4, "2 skipped", 6),
+        (0.04, 0.0, 4, "1 failed, 1 error", 6),
+        (0.01, 0.004, 2, "1 failed, 1 error", 0),
+        (0.0, 0.02, 3, "2 passed", 4),
+        (0.0, 0.02, 4, "2 skipped", 6),
+        (0.0, 0.008, 4, "1 failed, 1 error", 6),
     ],
 )
 def test_a_failure_counts_unless_the_processors_were_taken(
-    tmp_path: Path, share: float, good: int, outcomes: str, noted: int
+    tmp_path: Path, share: float, stalled_s: float, good: int, outcomes: str, noted: int
 ) -> None:
     (tmp_path / "conftest.py").write_text(
-        CONFTEST.format(tests=str(Path(__file__).parents[1]), share=share)
+        CONFTEST.format(tests=str(Path(__file__).parents[1]), share=share, stalled_s=stalled_s)
     )
     (tmp_path / "test_some.py").write_text(TESTS.format(good=good))
     notes = tmp_path / "notes"
@@ -69,10 +74,25 @@ def test_a_failure_counts_unless_the_processors_were_taken(
     assert f"\n{outcomes} in " in done.stdout, done.stdout
     lines = notes.read_text().splitlines() if notes.exists() else []
     assert len(lines) == noted
-    assert all(
-        line.endswith(f"{share:.0%} of the processors' time was taken by others") for line in lines
-    )
+    end = f"{share:.0%} of the processors' time was taken by others, one stood still for {stalled_s * 1e3:.0f} ms"
+    assert all(line.endswith(end) for line in lines)
 
 
 def test_the_share_is_one_of_all_processors_time() -> None:
-    assert 0.0 <= Processors().stolen_share() <= 1.0
+    with Processors() as processors:
+        assert 0.0 <= processors.lacking().stolen <= 1.0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a real-time thread")
+def test_a_machine_that_stands_still_is_seen() -> None:
+    """Its threads are stopped as all of this machine's would be."""
+    with Processors() as processors:
+        looking = processors._looking
+        looking.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, looking.pid, os.WSTOPPED | os.WNOWAIT)
+        time.sleep(0.3)
+        looking.send_signal(signal.SIGCONT)
+        time.sleep(0.1)
+        assert processors.lacking().stalled_s > 0.2
+        time.sleep(0.05)
+        assert processors.lacking().stalled_s < 0.2

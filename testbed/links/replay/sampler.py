@@ -55,7 +55,7 @@ class LinkSampler:
         self._shaped, self._shape, self._line, self._looks = shaped, shape, line, phase
         self._rate, self._limit, self._delay = ReadBack("rate"), ReadBack("queue"), ReadBack("line")
         self._untold: list[Mismatch] = []
-        self._asked_bits, self._asked_to_s = 0.0, 0.0
+        self._asked_bits, self._asked_to_s, self._began_s = 0.0, 0.0, 0.0
         self._from_s, self._from_asked, self._from_charged = 0.0, 0.0, 0
         self._from = self._now = self._before = shaped.zero
         self._now_s, self._charged, self._charged_before = 0.0, 0, 0
@@ -68,7 +68,7 @@ class LinkSampler:
         self._now_s = now_s
         self.look(now_s, self._shape)
         self.record.marks.append((now_s, self._charged))
-        self._asked_to_s = now_s
+        self._asked_to_s = self._began_s = now_s
         if not self._shape.rate_bits:
             self._outages.begin(self._charged, 0)
         self._open()
@@ -76,7 +76,7 @@ class LinkSampler:
     def ask(self, due_s: float, shape: LinkState) -> None:
         """From ``due_s`` on another shape is asked for, which the last look has seen in force."""
         due_s = max(0.0, due_s)
-        self._integrate(due_s)
+        self._integrate(max(due_s, self._began_s))
         before, self._shape = self._shape.rate_bits, shape
         self.record.rates.append((due_s, shape.rate_bits))
         self._mark()
