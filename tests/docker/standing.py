@@ -7,7 +7,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,8 @@ SPECS = [
     NodeSpec("worker-0", "worker", "worker", 0, 1),
 ]
 FOUR = [NodeSpec(f"worker-{n}", "worker", "worker", n, n) for n in range(4)]
+CONNECTED_S = 60.0
+"""Containers on a busy machine take as long as that to load Python."""
 
 
 @dataclass
@@ -57,9 +59,14 @@ def standing(
     fabric = DockerFabric(context)
     try:
         networks = fabric.create(list(specs), racks)
-        # Without it they would end after half a minute.
-        with socket.create_server((networks.control_host, CONTROL_PORT)):
-            yield Standing(run, fabric, networks, fabric.start())
+        # Without it they would end after half a minute. Who is connected hears signals.
+        with ExitStack() as connected:
+            session = socket.create_server((networks.control_host, CONTROL_PORT))
+            connected.enter_context(session).settimeout(CONNECTED_S)
+            made = Standing(run, fabric, networks, fabric.start())
+            for _ in specs:
+                connected.enter_context(session.accept()[0])
+            yield made
     finally:
         fabric.destroy()
     assert_gone(run)
