@@ -125,7 +125,9 @@ def test_names_home_dns_and_language(host: PrivateHost, tmp_path: Path) -> None:
     (comparison,) = (here / "out 1" / "comparisons").iterdir()
     assert list((comparison / "figures").glob("*.png"))
     mounts = "umount -l " + " ".join(f"'{path}'" for path in (home, temporary))
-    host.start("sh", "-c", f'{mounts}; umount -l "$(realpath /etc/resolv.conf)"').wait(30)
+    host.start("sh", "-c", f'{mounts}; umount -l "$(realpath /etc/resolv.conf)"').communicate(
+        timeout=30
+    )
     assert host.settle(before) == ""
 
 
