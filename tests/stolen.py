@@ -1,4 +1,4 @@
-"""Tests that measure time are measured again where the machine stood still, or the hypervisor had the processors meanwhile.
+"""Tests that measure time are measured again where the machine stood still, or others had the processors or the devices.
 
 A virtual machine whose processors others use shows nothing about the product. Such a test that fails is tried again, at most
 twice, and the suite says how often; one that fails on processors of its own has failed. Where others had even more than
@@ -34,11 +34,14 @@ class Lacking(NamedTuple):
     stolen: float
     """Share of all processors' time that others on the same hardware took, 0 to 1."""
     stalled_s: float
-    """The longest time for which one of them ran nothing of this machine, or ran on with what it may not."""
+    """The longest time for which a real-time thread waited for one of them."""
+    locked_s: float = 0.0
+    """The longest time for which somebody had the kernel's lock on network devices. It excuses nothing: it may be the product."""
 
     def doubtful(self) -> bool:
         """Return whether what fails with so little may have failed for it."""
-        return self.stolen > THRESHOLDS.stolen_share or self.stalled_s > STALLED_S / 2
+        stolen = self.stolen > THRESHOLDS.stolen_share
+        return stolen or max(self.stalled_s, self.locked_s) > STALLED_S / 2
 
     def excuses(self) -> bool:
         """Return whether nothing can be said of a product's timing."""
@@ -47,7 +50,7 @@ class Lacking(NamedTuple):
     def __str__(self) -> str:
         return (
             f"{self.stolen:.0%} of the processors' time was taken by others, "
-            f"one stood still for {self.stalled_s * 1e3:.0f} ms"
+            f"one stood still for {self.stalled_s * 1e3:.0f} ms, devices were locked for {self.locked_s * 1e3:.0f} ms"
         )
 
 
@@ -59,7 +62,7 @@ class Processors:
         self._looking = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        self._stalled_s()  # until it looks
+        self._waits_s()  # until it looks
         self._before = reading()
         return self
 
@@ -71,12 +74,13 @@ class Processors:
         now = reading()
         whole_s, stolen_s = now.all_s - self._before.all_s, now.stolen_s - self._before.stolen_s
         self._before = now
-        return Lacking(stolen_s / whole_s if whole_s > 0 else 0.0, self._stalled_s())
+        return Lacking(stolen_s / whole_s if whole_s > 0 else 0.0, *self._waits_s())
 
-    def _stalled_s(self) -> float:
+    def _waits_s(self) -> tuple[float, float]:
         assert self._looking.stdin is not None and self._looking.stdout is not None
         print(file=self._looking.stdin, flush=True)
-        return float(self._looking.stdout.readline())
+        stalled_s, locked_s = map(float, self._looking.stdout.readline().split())
+        return stalled_s, locked_s
 
 
 def carry_out(item: pytest.Item, nextitem: pytest.Item | None) -> bool:

@@ -17,7 +17,7 @@ import pytest, sys
 sys.path.insert(0, {tests!r})
 import stolen
 
-stolen.Processors.lacking = lambda self: stolen.Lacking({share}, {stalled_s})
+stolen.Processors.lacking = lambda self: stolen.Lacking({share}, {stalled_s}, {locked_s})
 
 def pytest_runtest_protocol(item, nextitem):
     return stolen.carry_out(item, nextitem)
@@ -43,25 +43,38 @@ def test_uses(made):
 
 
 @pytest.mark.parametrize(
-    ("share", "stalled_s", "good", "outcomes", "noted"),
+    ("share", "stalled_s", "locked_s", "good", "outcomes", "noted"),
     [
-        (0.0, 0.0, 1, "2 passed", 0),
-        (0.3, 0.3, 1, "2 passed", 0),
-        (0.3, 0.0, 2, "2 passed", 2),
-        (0.3, 0.0, 3, "2 passed", 4),
-        (0.3, 0.0, 4, "2 skipped", 6),
-        (0.04, 0.0, 4, "1 failed, 1 error", 6),
-        (0.01, 0.004, 2, "1 failed, 1 error", 0),
-        (0.0, 0.02, 3, "2 passed", 4),
-        (0.0, 0.02, 4, "2 skipped", 6),
-        (0.0, 0.008, 4, "1 failed, 1 error", 6),
+        (0.0, 0.0, 0.0, 1, "2 passed", 0),
+        (0.3, 0.3, 0.0, 1, "2 passed", 0),
+        (0.3, 0.0, 0.0, 2, "2 passed", 2),
+        (0.3, 0.0, 0.0, 3, "2 passed", 4),
+        (0.3, 0.0, 0.0, 4, "2 skipped", 6),
+        (0.04, 0.0, 0.0, 4, "1 failed, 1 error", 6),
+        (0.01, 0.004, 0.0, 2, "1 failed, 1 error", 0),
+        (0.0, 0.02, 0.0, 3, "2 passed", 4),
+        (0.0, 0.02, 0.0, 4, "2 skipped", 6),
+        (0.0, 0.008, 0.0, 4, "1 failed, 1 error", 6),
+        (0.0, 0.0, 0.1, 3, "2 passed", 4),
+        (0.0, 0.0, 0.1, 4, "1 failed, 1 error", 6),
     ],
 )
 def test_a_failure_counts_unless_the_processors_were_taken(
-    tmp_path: Path, share: float, stalled_s: float, good: int, outcomes: str, noted: int
+    tmp_path: Path,
+    share: float,
+    stalled_s: float,
+    locked_s: float,
+    good: int,
+    outcomes: str,
+    noted: int,
 ) -> None:
     (tmp_path / "conftest.py").write_text(
-        CONFTEST.format(tests=str(Path(__file__).parents[1]), share=share, stalled_s=stalled_s)
+        CONFTEST.format(
+            tests=str(Path(__file__).parents[1]),
+            share=share,
+            stalled_s=stalled_s,
+            locked_s=locked_s,
+        )
     )
     (tmp_path / "test_some.py").write_text(TESTS.format(good=good))
     notes = tmp_path / "notes"
@@ -74,7 +87,10 @@ def test_a_failure_counts_unless_the_processors_were_taken(
     assert f"\n{outcomes} in " in done.stdout, done.stdout
     lines = notes.read_text().splitlines() if notes.exists() else []
     assert len(lines) == noted
-    end = f"{share:.0%} of the processors' time was taken by others, one stood still for {stalled_s * 1e3:.0f} ms"
+    end = (
+        f"{share:.0%} of the processors' time was taken by others, one stood still for {stalled_s * 1e3:.0f} ms, "
+        f"devices were locked for {locked_s * 1e3:.0f} ms"
+    )
     assert all(line.endswith(end) for line in lines)
 
 
