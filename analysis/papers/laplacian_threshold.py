@@ -45,7 +45,8 @@ def sections(results: Results) -> Sections:
 
 def _claims(results: Results) -> Iterator[Claim]:
     yield Claim(
-        "gradients of layers are nearer to a Laplace than to a normal distribution (ratio of W₁)",
+        "gradients of layers are nearer to a Laplace than to a normal distribution "
+        "(ratio of 1-Wasserstein distances)",
         "yes",
         tuple(_nearer(results.runs("fits"))),
         factor,

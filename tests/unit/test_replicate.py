@@ -33,6 +33,7 @@ from testbed.runner.run import side_by_side
 from testbed.scenario.load import load
 from testbed.training.models.base import models
 from testbed.training.tasks.base import tasks
+from testbed.training.worker import Stopping
 
 FOLDER = Path(__file__).parents[2] / "scenarios" / "papers"
 PAPERS = sorted(path.parent for path in FOLDER.glob("*/small.json"))
@@ -424,27 +425,65 @@ def test_pages_of_both_sizes_are_written(tmp_path: Path) -> None:
     assert page.read_text("utf-8").startswith("# laplacian-threshold: size full")
 
 
-def test_full_size_trains_on_files_of_cifars_format(tmp_path: Path) -> None:
-    files, random = tmp_path / "cifar-10-batches-bin", np.random.default_rng(1)
-    files.mkdir()
-    for name in (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"):
-        records = random.integers(0, 256, (16, 3073), dtype=np.uint8)
-        records[:, 0] %= 10
-        (files / name).write_bytes(records.tobytes())
+@pytest.mark.parametrize(
+    "plan", sorted(FOLDER.glob(f"*/{PLAN}")), ids=lambda path: path.parent.name
+)
+def test_the_full_size_ends_by_its_epochs(plan: Path, tmp_path: Path) -> None:
+    for part, task in Replication(plan.parent, "full", tmp_path, seeds=[1]).tasks():
+        scenario = load(task.source).scenario
+        stop, (workers,) = (
+            scenario.train.stop,
+            [n for n in scenario.nodes.values() if n.role == "worker"],
+        )
+        per_epoch = 50_000 // (scenario.train.batch * workers.count)
+        assert stop.epochs and Stopping(stop, per_epoch).limit == stop.epochs * per_epoch, part.name
+
+
+def cifar_files(folder: Path) -> None:
+    """CIFAR-10 and CIFAR-100 in their binary form, of two classes: 130 random images, 26 to test on."""
+    random, batches = np.random.default_rng(1), [f"data_batch_{n}.bin" for n in range(1, 6)]
+    for name, label_bytes, files in (
+        ("cifar-10-batches-bin", 1, [*batches, "test_batch.bin"]),
+        ("cifar-100-binary", 2, ["train.bin", "test.bin"]),
+    ):
+        (folder / name).mkdir()
+        for file in files:
+            count = 130 if file == "train.bin" else 26
+            records = random.integers(0, 256, (count, label_bytes + 3072), dtype=np.uint8)
+            records[:, :label_bytes] %= 2
+            (folder / name / file).write_bytes(records.tobytes())
+
+
+@pytest.mark.parametrize(
+    ("paper_name", "part_name", "algorithm", "steps"),
+    [
+        ("cssgd", "cnn-n2", "ssgd-multicast", 4),
+        # the daily form is the one above, of a small model
+        pytest.param("adatopk", "dynamic-resnet18", "adatopk", 2, marks=pytest.mark.nightly),
+        pytest.param("algc", "factorial", "algc", 2, marks=pytest.mark.nightly),
+        pytest.param("laplacian-threshold", "cifar100", "laplace-0.01", 2, marks=pytest.mark.nightly),
+    ],
+)  # fmt: skip
+def test_full_size_trains_on_files_of_cifars_format(
+    paper_name: str, part_name: str, algorithm: str, steps: int, tmp_path: Path
+) -> None:
+    cifar_files(tmp_path)
     asked = Replication(
-        FOLDER / "cssgd",
+        FOLDER / paper_name,
         "full",
         tmp_path / "out",
         data=tmp_path,
-        algorithms=["ssgd-multicast"],
+        algorithms=[algorithm],
         epochs=2,
         seeds=[1],
     )
-    (task,) = [task for part, task in asked.tasks() if part.name == "cnn-n2"]
+    (task,) = [task for part, task in asked.tasks() if part.name == part_name]
+    text = task.source.read_text("utf-8")
+    task.source.write_text(text.replace('"device": "cuda"', '"device": "cpu"'))
     (done,) = side_by_side([task], tmp_path, 1)
     record = condensed(Path(done.entry["dir"]))
-    assert (record["algorithm"], record["steps"]) == ("ssgd-multicast", 2)  # 80 samples, 64 a step
-    assert record["evaluations"][-1][0] == 2
+    assert (record["algorithm"], record["steps"]) == (algorithm, steps)
+    assert record["evaluations"][-1][0] == steps
 
 
 def test_everything_that_the_papers_name_is_where_it_is_said_to_be() -> None:
