@@ -200,6 +200,21 @@ def test_only_that_very_process_is_ended() -> None:
         process.communicate()
 
 
+def test_a_process_that_does_not_end_when_asked_is_made_to() -> None:
+    code = (
+        "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); input()"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", code], **pipes) as process:  # type: ignore[call-overload]
+        try:
+            assert process.stdout.readline() == b"\n"
+            entry = {"pid": process.pid, "start": start_time(process.pid)}
+            assert clean_process(entry) == [f"process {process.pid}"]
+            assert process.wait(5) == -9
+        finally:
+            process.kill()
+
+
 def test_clean_leaves_a_run_that_goes_on_unless_all_is_asked_for(tmp_path: Path) -> None:
     """This process is the run's controller, and lives."""
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)

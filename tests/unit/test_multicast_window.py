@@ -77,3 +77,17 @@ def test_only_who_has_confirmed_nothing_for_so_long_is_given_up() -> None:
     assert lost == [1]
     sending._give_up(message, 14.0)
     assert lost == [1, 1, 2]
+
+
+def test_what_a_lost_member_alone_had_not_confirmed_is_done() -> None:
+    """In whichever group; what others have not confirmed goes on."""
+    sending = Sending(None, {}, 2.0, lambda *_: None)  # type: ignore[arg-type]
+    messages = [Outgoing(0, 0, [1, 2], bytes(5000)), Outgoing(1, 0, [2, 3], bytes(5000))]
+    for message in messages:
+        sending.begin(message)
+    messages[0].members[1].done = True
+    sending.drop(2)
+    assert [message.handed_over.is_set() for message in messages] == [True, False]
+    assert not sending.idle
+    sending.drop(3)
+    assert messages[1].handed_over.is_set() and sending.idle
