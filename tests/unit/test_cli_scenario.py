@@ -182,6 +182,17 @@ def test_a_racks_link_carries_what_crosses_it(
     assert [step["up_s"], step["down_s"]] == pytest.approx([seconds] * 2, rel=0.06)
 
 
+def test_servers_share_what_workers_send(tmp_path: Path) -> None:
+    path, end = tmp_path / "servers.yaml", "{rate: 100 Mbit/s, queue: 50 ms}"
+    path.write_text(
+        "name: two\nnodes: {server: {role: server, count: 2}, worker: {role: worker, count: 6}}\n"
+        f"links: {{default: {{up: {end}, down: {end}}}}}\nalgorithms: [none]\n"
+    )
+    step = json.loads(output("plan", str(path), "--json"))["dense_step"]
+    seconds = 3 * step["frame_bytes"] * 8 / 100e6
+    assert [step["up_s"], step["down_s"]] == pytest.approx([seconds] * 2, rel=0.06)
+
+
 def test_plan_says_how_long_bundles_may_become_where_a_run_would_measure(tmp_path: Path) -> None:
     def told(rate: str) -> tuple[list[int], bool]:
         path = tmp_path / "rates.yaml"

@@ -9,7 +9,7 @@ import pytest
 from testbed.comm_trace import from_records
 from testbed.comm_trace.from_records import RunRecords
 from testbed.comm_trace.replay_role import acts_of, mapped
-from testbed.comm_trace.trace import MessageTrace, TraceOperation, contents, read, write
+from testbed.comm_trace.trace import MessageTrace, NodeLog, TraceOperation, contents, read, write
 from testbed.errors import InputError
 from testbed.fidelity.verdict import Verdict
 from testbed.runner import comm_replay
@@ -183,3 +183,15 @@ def test_a_worker_computes_from_when_it_has_read_all_until_it_sends(exchange: st
     served = [each for each in nodes.get("server", ()) if each.kind == "compute"]
     expected = [(0.5, 2.5), (0.5, 5.25)] if exchange == "ps" else []
     assert [(each.seconds, each.begin_s) for each in served] == expected
+
+
+def test_of_a_bucket_a_server_computes_the_sum_alone() -> None:
+    """Its answer may have waited for others' to be sent, as it will again."""
+    records = RunRecords({}, 2.0, ["server"], ["a"], {0: "server", 1: "a"}, {})
+    part = {"node": "server", "step": 1, "bucket": 3, "bytes_down": 7, "send_start_s": 9.0,
+            "aggregate_s": 0.5, "messages": [{"sender": 1, "bytes": 5, "last_s": 4.0}]}  # fmt: skip
+    log = NodeLog()
+    from_records._serve(records, log, part)
+    came, summed, sent = log.operations
+    assert (summed.seconds, summed.begin_s, summed.after) == (0.25, 2.0, (0,))
+    assert (came.tag, sent.tag, sent.begin_s, sent.bytes) == (3, 3, 4.5, 7)
