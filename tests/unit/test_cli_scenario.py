@@ -157,6 +157,42 @@ def test_a_rack_can_be_the_slowest_part_of_a_step(tmp_path: Path) -> None:
     assert narrow["down_s"] == pytest.approx(2 * bits / 10e6, rel=0.06)
 
 
+@pytest.mark.parametrize(
+    ("members", "gradients"),
+    [
+        (["worker-1", "worker-2", "worker-3"], 3),
+        (["server", "worker-0"], 3),
+        (["worker-0"], 1),
+        (["server", "worker-0", "worker-1", "worker-2", "worker-3"], 0),
+    ],
+)
+def test_a_racks_link_carries_what_crosses_it(
+    tmp_path: Path, members: list[str], gradients: int
+) -> None:
+    """Where nothing does, the server's own link is the slowest."""
+    path, slow = tmp_path / "rack.yaml", "{rate: 10 Mbit/s, queue: 50 ms}"
+    fast = "{rate: 100 Mbit/s, queue: 50 ms}"
+    path.write_text(
+        "name: rack\nnodes: {server: {role: server}, worker: {role: worker, count: 4}}\n"
+        f"racks: {{far: {{members: [{', '.join(members)}], up: {slow}, down: {slow}}}}}\n"
+        f"links: {{default: {{up: {fast}, down: {fast}}}}}\nalgorithms: [none]\n"
+    )
+    step = json.loads(output("plan", str(path), "--json"))["dense_step"]
+    seconds = step["frame_bytes"] * 8 * (gradients / 10e6 if gradients else 4 / 100e6)
+    assert [step["up_s"], step["down_s"]] == pytest.approx([seconds] * 2, rel=0.06)
+
+
+def test_servers_share_what_workers_send(tmp_path: Path) -> None:
+    path, end = tmp_path / "servers.yaml", "{rate: 100 Mbit/s, queue: 50 ms}"
+    path.write_text(
+        "name: two\nnodes: {server: {role: server, count: 2}, worker: {role: worker, count: 6}}\n"
+        f"links: {{default: {{up: {end}, down: {end}}}}}\nalgorithms: [none]\n"
+    )
+    step = json.loads(output("plan", str(path), "--json"))["dense_step"]
+    seconds = 3 * step["frame_bytes"] * 8 / 100e6
+    assert [step["up_s"], step["down_s"]] == pytest.approx([seconds] * 2, rel=0.06)
+
+
 def test_plan_says_how_long_bundles_may_become_where_a_run_would_measure(tmp_path: Path) -> None:
     def told(rate: str) -> tuple[list[int], bool]:
         path = tmp_path / "rates.yaml"

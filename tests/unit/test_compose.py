@@ -149,9 +149,10 @@ def test_free_subnets_start_elsewhere_and_wrap() -> None:
     assert all(network.subnet_of(POOL) for network in last)
 
 
-def test_subnets_grow_with_the_nodes() -> None:
-    data, _ = free_subnets([], nodes=1000)
-    assert data.num_addresses >= 1008
+@pytest.mark.parametrize(("nodes", "prefix"), [(1, 24), (248, 24), (249, 23), (504, 23), (505, 22)])
+def test_subnets_grow_with_the_nodes(nodes: int, prefix: int) -> None:
+    """Eight addresses of each are not for nodes."""
+    assert {network.prefixlen for network in free_subnets([], nodes)} == {prefix}
 
 
 def test_no_subnet_left_says_what_to_do() -> None:

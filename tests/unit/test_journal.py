@@ -21,7 +21,14 @@ from hypothesis import strategies as st
 
 from testbed.errors import InputError, MachineError
 from testbed.fabric.base import new_id
-from testbed.fabric.cleanup import JournaledFabric, clean_link, clean_process, register, sweep
+from testbed.fabric.cleanup import (
+    JournaledFabric,
+    clean_folder,
+    clean_link,
+    clean_process,
+    register,
+    sweep,
+)
 from testbed.fabric.netns import plan_topology
 from testbed.journal import Entry, Journal, abandoned, cleaners, folder, journals, lives, start_time
 from testbed.links.agent.protocol import read
@@ -198,6 +205,30 @@ def test_only_that_very_process_is_ended() -> None:
     finally:
         process.kill()
         process.communicate()
+
+
+def test_a_process_that_does_not_end_when_asked_is_made_to() -> None:
+    code = (
+        "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); input()"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", code], **pipes) as process:  # type: ignore[call-overload]
+        try:
+            assert process.stdout.readline() == b"\n"
+            entry = {"pid": process.pid, "start": start_time(process.pid)}
+            assert clean_process(entry) == [f"process {process.pid}"]
+            assert process.wait(5) == -9
+        finally:
+            process.kill()
+
+
+def test_only_a_folder_itself_is_removed(tmp_path: Path) -> None:
+    folder_, link = tmp_path / "narrows-a", tmp_path / "narrows-b"
+    (folder_ / "inside").mkdir(parents=True)
+    link.symlink_to(folder_)
+    assert clean_folder({"path": str(link)}) == [] and (folder_ / "inside").exists()
+    assert clean_folder({"path": str(folder_)}) == [f"folder {folder_}"]
+    assert clean_folder({"path": str(folder_)}) == [] and not folder_.exists()
 
 
 def test_clean_leaves_a_run_that_goes_on_unless_all_is_asked_for(tmp_path: Path) -> None:

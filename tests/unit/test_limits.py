@@ -117,6 +117,31 @@ def test_version_2_below_the_nearest_that_hands_on(tmp_path: Path) -> None:
     assert (made / "worker-0/cgroup.procs").read_text() == "4321\n"
 
 
+@pytest.mark.parametrize(
+    ("version", "memory", "swap", "most"),
+    [
+        (1, "memory.limit_in_bytes", "memory.memsw.limit_in_bytes", GIB),
+        (2, "memory.max", "memory.swap.max", 0),
+    ],
+)
+def test_a_node_has_no_swap_besides_its_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int, memory: str, swap: str, most: int
+) -> None:
+    """Version 1 bounds both together, version 2 swap alone; not every kernel has that file."""
+    base = Base(version, dict.fromkeys(("pids", "memory"), tmp_path))
+    make_folder = Path.mkdir
+    assert not (make(base, "a", "without", HELD).folders[0] / swap).exists()
+
+    def as_the_kernel(path: Path, **options: bool) -> None:
+        make_folder(path, **options)
+        (path / swap).write_text("max\n")
+
+    monkeypatch.setattr(Path, "mkdir", as_the_kernel)
+    (folder,) = make(base, "a", "with", HELD).folders
+    assert (folder / memory).read_text() == f"{GIB}\n"
+    assert (folder / swap).read_text() == f"{most}\n"
+
+
 def test_version_2_an_empty_group_is_made_to_hand_on(tmp_path: Path) -> None:
     top = tree(
         tmp_path,

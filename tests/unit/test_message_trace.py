@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from testbed.comm_trace import from_records
+from testbed.comm_trace.from_records import RunRecords
 from testbed.comm_trace.replay_role import acts_of, mapped
-from testbed.comm_trace.trace import MessageTrace, TraceOperation, contents, read, write
+from testbed.comm_trace.trace import MessageTrace, NodeLog, TraceOperation, contents, read, write
 from testbed.errors import InputError
 from testbed.fidelity.verdict import Verdict
 from testbed.runner import comm_replay
+from testbed.transport.frame import HEADER_BYTES
 
 SEND = TraceOperation("send", (0,), peer="b", bytes=1000, tag=3, begin_s=0.5, step=1)
 RECEIVE = TraceOperation("receive", peer="a", bytes=1000, tag=3)
@@ -151,3 +153,45 @@ def test_a_replayed_step_ends_with_the_last_of_its_messages(
     assert (found["step_ends_s"], found["steps"]) == ([3.0, 4.5], 2)
     assert (found["bytes_up"], found["bytes_down"]) == (110_101, 1010)
     assert (found["wall_s"], found["time_s"], found["messages"]) == (9.5, 4.75, 6)
+
+
+@pytest.mark.parametrize("exchange", ["peers", "ring", "ps"])
+def test_a_worker_computes_from_when_it_has_read_all_until_it_sends(exchange: str) -> None:
+    """To decode is part of it; in model time, half of the wall's here."""
+    parts: dict[str, float] = {"bytes_up": 84 + 2 * HEADER_BYTES, "bytes_down": 84 + 2 * HEADER_BYTES, "size": 21}  # fmt: skip
+    first = {"start_s": 1, "compute_s": 2, "compress_s": 0.5, "stall_s": 0.5, "decompress_s": 0.5, "apply_s": 0.75, "end_s": 9}  # fmt: skip
+    second = {"start_s": 9, "compute_s": 1, "compress_s": 0.25, "decompress_s": 0.75, "apply_s": 0.25, "end_s": 12.25}  # fmt: skip
+    steps = [
+        {"kind": "step", "node": node, "step": number, **parts, **times}
+        for node in ("a", "b")
+        for number, times in ((1, first), (2, second))
+    ]
+    rounds = [
+        {"node": "server", "step": number, "bytes_down": 20, "send_start_s": last_s + 1, "messages":
+         [{"sender": n, "bytes": 9, "sent_s": sent_s, "last_s": last_s} for n in (1, 2)]}
+        for number, sent_s, last_s in ((1, 4.0, 5.0), (2, 10.25, 10.5))
+    ]  # fmt: skip
+    numbers, events = {0: "server", 1: "a", 2: "b"}, {"step": steps, "round": rounds}
+    records = RunRecords({"exchange": exchange}, 2.0, ["server"], ["a", "b"], numbers, events)
+    nodes = from_records._MAKE[exchange](records)
+    for worker in ("a", "b"):
+        own = [operation for operation in nodes[worker] if operation.kind == "compute"]
+        found = [(each.seconds, each.begin_s, each.step) for each in own]
+        assert found == [(2.0, 0.0, 1), (1.25, 3.875, 2), (0.5, 5.625, 2)]
+        waits = [{nodes[worker][place].step for place in each.after} for each in own]
+        assert waits == [set(), {1}, {2}]
+    served = [each for each in nodes.get("server", ()) if each.kind == "compute"]
+    expected = [(0.5, 2.5), (0.5, 5.25)] if exchange == "ps" else []
+    assert [(each.seconds, each.begin_s) for each in served] == expected
+
+
+def test_of_a_bucket_a_server_computes_the_sum_alone() -> None:
+    """Its answer may have waited for others' to be sent, as it will again."""
+    records = RunRecords({}, 2.0, ["server"], ["a"], {0: "server", 1: "a"}, {})
+    part = {"node": "server", "step": 1, "bucket": 3, "bytes_down": 7, "send_start_s": 9.0,
+            "aggregate_s": 0.5, "messages": [{"sender": 1, "bytes": 5, "last_s": 4.0}]}  # fmt: skip
+    log = NodeLog()
+    from_records._serve(records, log, part)
+    came, summed, sent = log.operations
+    assert (summed.seconds, summed.begin_s, summed.after) == (0.25, 2.0, (0,))
+    assert (came.tag, sent.tag, sent.begin_s, sent.bytes) == (3, 3, 4.5, 7)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from testbed.transport.multicast.packet import Flag
+from testbed.transport.multicast.receiver import AHEAD
 from testbed.transport.multicast.sender import (
     LEAST,
     TARGET_US,
@@ -77,3 +79,40 @@ def test_only_who_has_confirmed_nothing_for_so_long_is_given_up() -> None:
     assert lost == [1]
     sending._give_up(message, 14.0)
     assert lost == [1, 1, 2]
+
+
+def test_what_a_lost_member_alone_had_not_confirmed_is_done() -> None:
+    """In whichever group; what others have not confirmed goes on."""
+    sending = Sending(None, {}, 2.0, lambda *_: None)  # type: ignore[arg-type]
+    messages = [Outgoing(0, 0, [1, 2], bytes(5000)), Outgoing(1, 0, [2, 3], bytes(5000))]
+    for message in messages:
+        sending.begin(message)
+    messages[0].members[1].done = True
+    sending.drop(2)
+    assert [message.handed_over.is_set() for message in messages] == [True, False]
+    assert not sending.idle
+    sending.drop(3)
+    assert messages[1].handed_over.is_set() and sending.idle
+
+
+def test_messages_are_begun_half_as_far_ahead_as_receivers_have_room_for() -> None:
+    sending = Sending(None, {}, 2.0, lambda *_: None)  # type: ignore[arg-type]
+    far = AHEAD // 2
+    messages = [
+        Outgoing(group, number, [1], b"x") for group, number in ((0, 0), (0, far - 1), (0, far), (1, far))
+    ]  # fmt: skip
+    for message in messages:
+        sending.begin(message)
+    assert [sending._may_begin(message) for message in messages] == [True, True, False, True]
+
+
+def test_the_last_packet_of_a_message_asks_and_each_question_in_vain_waits_longer() -> None:
+    sending = Sending(None, {}, 2.0, lambda *_: None)  # type: ignore[arg-type]
+    assert [bool(flags & Flag.ASK) for flags in sending._flags(1, False, 0.0)] == [False]
+    assert [bool(flags & Flag.ASK) for flags in sending._flags(1, True, 0.0)] == [True]
+    sending.groups[0] = None  # type: ignore[assignment]
+    message, waits_s = Outgoing(0, 0, [], b"x"), []
+    for _ in range(3):
+        sending._probe(message, 10.0)
+        waits_s.append(message.ask_s - 10.0)
+    assert message.asks == 3 and 0 < waits_s[0] < waits_s[1] < waits_s[2]

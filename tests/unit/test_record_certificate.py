@@ -339,6 +339,26 @@ def test_the_stolen_share_is_of_the_time_that_was_watched() -> None:
     assert HostLog([]).stolen_share(2) == 0.0
 
 
+def test_the_hosts_figures_are_of_the_moments_that_have_them() -> None:
+    moments = [
+        Moment(0.0, 0.1, 0.01, 1.0, None, 2),
+        Moment(0.1, 0.2, 0.0, 0.4, 0.3, 0),
+        Moment(0.2, 0.3, 0.02, 0.1, 0.5, 1),
+    ]
+    assert HostLog(moments).summary() == pytest.approx(
+        {
+            "idle_share": 0.5,
+            "idle_share_least": 0.1,
+            "pressure": 0.4,
+            "pressure_most": 0.5,
+            "stolen_s": 0.03,
+            "backlog_drops": 3,
+        }
+    )
+    unknown = HostLog(moments[:1]).summary()
+    assert (unknown["pressure"], unknown["pressure_most"], unknown["idle_share"]) == (None, None, 1)
+
+
 def test_a_watch_that_cannot_write_says_so_at_its_end(capfd: pytest.CaptureFixture[str]) -> None:
     def refuse(_record: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -87,6 +87,13 @@ def test_a_rack_is_on_one_host() -> None:
         )
 
 
+def test_nodes_of_a_rack_count_once_for_its_host() -> None:
+    """Those of two hosts with 2 processors are taken until the third, with 4, is as free again."""
+    workers = [NodeSpec(f"worker-{n}", "worker", "worker", n, n + 1) for n in range(8)]
+    rack = RackSpec("r", ("worker-0", "worker-1", "worker-2"))
+    assert names(assign([SPECS[0], *workers], HOSTS, {}, [rack])) == "cccc" + "ababc"
+
+
 def test_every_gpu_is_given_once() -> None:
     cuda = [replace(spec, device="cuda") for spec in SPECS]
     assert names(assign(cuda[:1], HOSTS, {})) == "c"

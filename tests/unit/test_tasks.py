@@ -177,6 +177,14 @@ def test_a_subset_is_always_the_same() -> None:
     assert subset((x, y), 50)[1] is y
 
 
+def test_a_subset_of_samples_in_order_of_their_labels_has_all_labels_alike() -> None:
+    y = torch.arange(10).repeat_interleave(100)
+    x = y.float().view(-1, 1, 1, 1)
+    chosen, labels = subset((x, y), 300)
+    assert torch.equal(chosen.flatten().long(), labels)
+    assert all(15 < count < 45 for count in torch.bincount(labels, minlength=10).tolist())
+
+
 def test_derived_seeds_differ_by_purpose() -> None:
     seeds = {derive(1, "a"), derive(2, "a"), derive(1, "b"), derive(1, "a", 1), derive(11, "a")}
     assert len(seeds) == 5
