@@ -11,6 +11,7 @@ import typer
 
 from testbed.cli import options
 from testbed.cli.options import in_words
+from testbed.compatibility import resolve
 from testbed.fabric.base import fabrics
 from testbed.runner.exec.launch_spec import check_fabric, check_nodes
 from testbed.runner.manifest_writer import (
@@ -28,6 +29,7 @@ from testbed.scenario.node_timeline import Flow, flows, node_changes
 from testbed.scenario.timeline import Timeline
 from testbed.scenario.validate_links import kernel_needs
 from testbed.topology import Cable, Interface
+from testbed.training.membership import multicasts
 from testbed.units import Duration, Size
 
 
@@ -244,14 +246,16 @@ def compose(loaded: Loaded) -> str:
 
 def stack(loaded: Loaded) -> str:
     """The stack file as a run would write it, but for its id, its subnets, the image's digest and
-    the controller's address, which a run finds."""
+    the controller's address, which a run finds. Raises InputError for what no swarm has."""
     from testbed.fabric.docker.compose_file import load_templates, to_yaml
     from testbed.fabric.swarm.engine import known_hosts
-    from testbed.fabric.swarm.stack_file import StackPlan, assign, render
+    from testbed.fabric.swarm.stack_file import StackPlan, assign, refuse, render
     from testbed.host import images
     from testbed.host.checks import free_subnets
     from testbed.host.paths import shipped
 
+    if any(map(multicasts, map(resolve, loaded.scenario.algorithms))):
+        refuse("multicasts")
     specs, swarm = expand(loaded.scenario), loaded.scenario.swarm
     known = known_hosts(swarm.placement.values())
     hosts = assign(specs, known, swarm.placement, racks(loaded.scenario))

@@ -54,17 +54,26 @@ FILES, FILES_OF_NODE, FILES_OF_PROCESS = 64, 6, 3
 follows; and this one for every node and every process of a job, which it hears and watches."""
 
 
-def check(loaded: Loaded, fabric: str, *, filled: bool = False, processes: int = 0) -> int:
+def check(
+    loaded: Loaded,
+    fabric: str,
+    *,
+    filled: bool = False,
+    processes: int = 0,
+    multicast: bool = False,
+) -> int:
     """Packets that the run's offload bundles must have at least for this machine to move it.
 
     Raises MachineError for what is missing and how to get it, InputError for an unknown fabric.
 
     ``filled``: every link direction is filled by itself, as in a replay, which has no cross
-    traffic; else training shares them. ``processes``: of a job, in every node.
+    traffic; else training shares them. ``processes``: of a job, in every node. ``multicast``:
+    nodes send multicasts.
     """
     # Made for nothing but its complaints, which come before any directory, and before waiting for
     # other runs.
-    fabrics.get(fabric, where="--fabric")(RunContext("preflight", Path(), "")).destroy()
+    context = RunContext("preflight", Path(), "", multicast=multicast)
+    fabrics.get(fabric, where="--fabric")(context).destroy()
     _check_open_files(len(expand(loaded.scenario)), processes)
     scenario, timeline = loaded.wall(), loaded.timeline()
 

@@ -31,6 +31,7 @@ from testbed.runner.signals import blocked, interruptible, machine, only_one
 from testbed.runner.sim_trial import SimTraining
 from testbed.runner.trial import LinkTrial, TrialPlan
 from testbed.topology import VIRTUAL
+from testbed.training.membership import multicasts
 
 if TYPE_CHECKING:
     from testbed.runner.comm_replay import CommReplay
@@ -133,7 +134,8 @@ def _check(experiment: Experiment, fabric: str, parallel: int) -> int:
             )
         from testbed.runner.preflight import check
 
-        least = check(experiment.loaded, fabric)
+        multicast = any(map(multicasts, experiment.algorithms))
+        least = check(experiment.loaded, fabric, multicast=multicast)
     else:
         _check_virtual(experiment)
     _ = experiment.folders

@@ -122,6 +122,24 @@ def test_plan_for_docker_has_the_compose_file() -> None:
     assert set(services) >= {"server", "worker-0", "worker-3"}
 
 
+def test_plan_refuses_what_a_run_on_a_swarm_refuses(tmp_path: Path) -> None:
+    """In the same words, and before there is a directory."""
+    path = tmp_path / "multicast.yaml"
+    path.write_text(
+        "name: m\nnodes: {worker: {role: worker, count: 3}}\n"
+        "links: {default: {up: {rate: 9 Mbit/s, queue: 50 ms}, down: {rate: 9 Mbit/s, queue: 50 ms}}}\n"
+        "algorithms: [ssgd-multicast]\n"
+    )
+    options = (str(path), "--fabric", "swarm")
+    planned = call("plan", *options).exception
+    assert isinstance(planned, InputError)
+    assert "multicasts are not possible on a swarm" in str(planned)
+    run = call("run", *options, "--out", str(tmp_path)).exception
+    assert (type(run), str(run)) == (InputError, str(planned))
+    assert [*tmp_path.iterdir()] == [path]
+    output("plan", str(path), "--fabric", "docker")
+
+
 def test_plan_shows_racks_traffic_and_impairments(tmp_path: Path) -> None:
     text = output("plan", LOSSY)
     assert "rack there: worker-2, worker-3, noise-1" in text

@@ -18,7 +18,9 @@ from typer.main import get_command
 from testbed.cli import VERBS, application
 from testbed.scenario.load import load
 
-LINE = re.compile(r"^(?: {4}|\$ )?(?:[A-Z]+=\S+ )*(?:\S*/)?((?:testbed|make|python) +[^\s.,:;].*)$")
+LINE = re.compile(
+    r"^(?: {4}| {8}|\$ )?(?:sudo )?(?:[A-Z_]+=\S+ )*(?:\S*/)?((?:testbed|make|python) +[^\s.,:;].*)$"
+)
 LEFT_OUT, READERS = re.compile(r"<[^<>]*>|…"), "X"
 """What stands for something of the reader's, and what is written in its place."""
 SHIPPED = re.compile(r"(?:scenarios|examples|tools)/[\w./-]+\.(?:yaml|py|csv)")
@@ -129,6 +131,7 @@ def test_nearly_all_pages_with_commands_are_looked_at() -> None:
         ("```\n.venv/bin/testbed bench wires --x   # z\n```\n", ["wires"]),
         ("    testbed trace make markov \\\n        --seeds 4\n", ["--seeds"]),
         ("    make demos FABRICS=sim\n", ["demos", "FABRICS=sim"]),
+        ("1. So:\n\n        sudo .venv/bin/testbed cleen\n", ["cleen"]),
         ("    python examples/none.py\n", ["examples/none.py"]),
         ("    testbed exec scenarios/demo.yaml -- train --fabrik\n", []),
     ],

@@ -235,10 +235,15 @@ def task(state: str, error: str = "") -> SwarmTask:
 
 
 def test_a_task_that_will_not_run_says_why() -> None:
-    assert _runs(task("running"))
-    assert not _runs(task("preparing"))
-    with pytest.raises(ExperimentError, match=r"No such image.*docker load"):
-        _runs(task("rejected", "No such image: sha256:ab"))
+    hosts = {"id-b": "b"}
+    assert _runs(task("running"), hosts)
+    assert not _runs(task("preparing"), hosts)
+    with pytest.raises(
+        ExperimentError, match=r"on host b .*save narrows/node:\w+ \| ssh b docker load"
+    ):
+        _runs(task("rejected", "No such image: sha256:ab"), hosts)
+    with pytest.raises(ExperimentError, match=r"`docker pull registry:5000/node@sha256:ab`"):
+        _runs(task("rejected", "No such image: registry:5000/node@sha256:ab"), hosts)
 
 
 def greet(address: str, **said: object) -> socket.socket:

@@ -15,6 +15,7 @@ from ipaddress import IPv4Network
 from typing import Any
 
 from testbed.errors import ExperimentError, MachineError
+from testbed.fabric.base import START_S
 from testbed.fabric.docker.compose_file import RUN_LABEL, Document, to_yaml
 from testbed.fabric.docker.engine import connect, subnets_in_use
 from testbed.fabric.swarm.stack_file import (
@@ -34,8 +35,8 @@ KIND = "swarm"
 """The kind of journal entries that stand for everything of a run in a swarm."""
 CONTROLLER_LABEL = "narrows.controller"
 """On a run's secret: the host from which it was made."""
-START_S, END_S = 90.0, 20.0
-"""How long tasks may take to start, and to be gone from every host that answers."""
+END_S = 20.0
+"""How long tasks may take to be gone from every host that answers."""
 _POLL_S = 0.1
 _DEPLOY_S = 60.0
 _LOG_LINES = 20_000
@@ -99,6 +100,7 @@ class SwarmManager:
     def deploy(self, document: Document) -> str:
         """Have the swarm make a stack, or add to it. Returns what the client said."""
         command = ["docker", "stack", "deploy", "--resolve-image", "never", "-c", "-"]
+        command += ["--with-registry-auth"]  # or no host but this one may pull
         text = to_yaml(document).encode()
         try:
             return run([*command, stack_name(self.run)], data=text, timeout=_DEPLOY_S)
@@ -127,18 +129,24 @@ class SwarmManager:
         Raises ExperimentError for one that ends or is refused, or after ``START_S``.
         """
         give_up = time.monotonic() + START_S
+        hosts = {host.id: host.name for host in self.hosts()}
         while True:
             tasks: dict[str, list[SwarmTask]] = {name: [] for name in services}
             for task in self.tasks():
                 if task.service in tasks:
                     tasks[task.service].append(task)
-            waiting = [name for name, own in tasks.items() if not own or not all(map(_runs, own))]
+            waiting = [
+                name
+                for name, own in tasks.items()
+                if not own or not all(_runs(task, hosts) for task in own)
+            ]
             if not waiting:
                 return tasks
             if time.monotonic() > give_up:
                 said = {task.error for own in tasks.values() for task in own if task.error}
                 raise ExperimentError(
-                    f"after {START_S:g} s not running: {', '.join(waiting)}"
+                    f"after {START_S:g} s not running (NARROWS_START_S gives more time): "
+                    f"{', '.join(waiting)}"
                     f"{': ' if said else ''}{'; '.join(sorted(said))}"
                 )
             time.sleep(_POLL_S)
@@ -281,20 +289,27 @@ def _gpus(resources: Sequence[Mapping[str, Any]]) -> int:
     return count
 
 
-def _runs(task: SwarmTask) -> bool:
-    """Raises ExperimentError for a task that will not run any more."""
+def _runs(task: SwarmTask, hosts: Mapping[str, str]) -> bool:
+    """Raises ExperimentError for a task that will not run any more. ``hosts``: names by id."""
     if task.state == "running":
         return True
     if task.state in _UNDER_WAY:
         return False
-    hint = f"; load the image there: {_LOADING}" if "No such image" in task.error else ""
+    host = hosts.get(task.host, task.host)
     raise ExperimentError(
-        f"the task of {task.service!r} on host {task.host} is {task.state}: "
-        f"{task.error or f'exit code {task.exit_code}'}{hint}"
+        f"the task of {task.service!r} on host {host} is {task.state}: "
+        f"{task.error or f'exit code {task.exit_code}'}{_image_hint(task.error, host)}"
     )
 
 
-_LOADING = "`docker save IMAGE | ssh HOST docker load` (docs/how-to/swarm.md)"
+def _image_hint(error: str, host: str) -> str:
+    """How a host gets the image that it lacks: from a registry it has a name there, else none."""
+    _, lacks, image = error.partition("No such image: ")
+    if not lacks:
+        return ""
+    if not image.startswith("sha256:"):
+        return f"; see what `docker pull {image}` says there"
+    return f"; load it there: `docker save {images.tags().node} | ssh {host} docker load`"
 
 
 def known_hosts(labels: Iterable[str]) -> list[SwarmHost]:
@@ -329,7 +344,8 @@ def image_reference(registry: str | None) -> str:
     except CommandFailed as error:
         raise MachineError(
             f"the image could not be pushed to {registry}: {error.output.strip()}",
-            fix="Check `swarm.registry` of the scenario, and `docker login`",
+            fix="Check `swarm.registry` of the scenario, `docker login`, and, without TLS, "
+            "`insecure-registries` of every engine (docs/how-to/swarm.md)",
         ) from None
     return next(one for one in _listed(digests) if one.startswith(f"{registry}/"))
 

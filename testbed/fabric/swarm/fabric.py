@@ -12,9 +12,8 @@ import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import NoReturn
 
-from testbed.errors import ExperimentError, InputError, MachineError
+from testbed.errors import ExperimentError, MachineError
 from testbed.fabric import cleanup
 from testbed.fabric.base import Launched, Networks, RunContext
 from testbed.fabric.cleanup import JournaledFabric
@@ -29,6 +28,7 @@ from testbed.fabric.swarm.stack_file import (
     StackPlan,
     assign,
     check_underlay,
+    refuse,
     render,
     without_nodes,
 )
@@ -45,12 +45,14 @@ LOGS_S = 10.0
 
 
 class SwarmFabric(JournaledFabric):
-    """Tasks of a swarm. Raises MachineError where this is no manager, or not root."""
+    """Tasks of a swarm. Raises InputError for what no swarm has, MachineError where this is no
+    manager, or not root."""
 
     agent: HostAgents
 
     def __init__(self, context: RunContext) -> None:
         self.context = context
+        self._check()
         for known in (cleanup, engine):
             known.register()
         if os.geteuid() != 0:
@@ -71,8 +73,7 @@ class SwarmFabric(JournaledFabric):
         self._listener: AgentListener | None = None
 
     def create(self, specs: list[NodeSpec], racks: Sequence[RackSpec] = ()) -> Networks:
-        """Make both networks and the controller's task. Raises InputError for what no swarm has."""
-        self._check()
+        """Make both networks and the controller's task."""
         self._racks = tuple(racks)
         self.folder = self.context.opened()
         self.specs = {spec.name: spec for spec in specs}
@@ -135,12 +136,12 @@ class SwarmFabric(JournaledFabric):
     def launch(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> Launched:
         """No command can be launched in a task of another host."""
         del name, command, environment
-        self._refuse("commands")
+        refuse("commands")
 
     def signal(self, name: str, number: int) -> None:
         """Nor can it be sent a signal."""
         del name, number
-        self._refuse("signals")
+        refuse("signals")
 
     def pause(self, name: str) -> None:
         """Stop every process of a node's session, by the agent of its host."""
@@ -194,13 +195,6 @@ class SwarmFabric(JournaledFabric):
 
     def _check(self) -> None:
         if self.context.multicast:
-            self._refuse("multicasts")
+            refuse("multicasts")
         if self.context.exec_environment is not None:
-            self._refuse("commands")
-
-    def _refuse(self, what: str) -> NoReturn:
-        raise InputError(
-            f"{what} are not possible on a swarm",
-            where="--fabric swarm",
-            hint="Take --fabric netns or docker, on one host",
-        )
+            refuse("commands")

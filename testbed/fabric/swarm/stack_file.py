@@ -13,10 +13,11 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from testbed.errors import InputError, MachineError
 from testbed.fabric.docker.compose_file import KEEPER, NODE_LABEL, RUN_LABEL, Document, Templates
+from testbed.fabric.docker.container_init import LISTEN
 from testbed.scenario.link_state import FRAME_BYTES, LinkDirection
 from testbed.topology import (
     AGENT_PORT,
@@ -30,7 +31,7 @@ from testbed.topology import (
 
 CONTROLLER, AGENT = "narrows_controller", "narrows_agent"
 """Services beside the nodes, whose names have no underscore."""
-NODE_COMMAND = ["testbed.fabric.docker.container_init", "--listen"]
+NODE_COMMAND = ["testbed.fabric.docker.container_init", LISTEN]
 AGENT_COMMAND = ["python", "-P", "-m", "testbed.links.agent.remote"]
 RIGHTS = ["NET_ADMIN", "SYS_ADMIN", "SYS_NICE"]
 """Rights of agents: to shape, to enter network namespaces, to keep deadlines."""
@@ -71,6 +72,15 @@ class StackPlan:
     control: str = "CONTROLLER"
     folders: tuple[Path, ...] = ()
     trains: bool = True
+
+
+def refuse(what: str) -> NoReturn:
+    """Raises InputError: no swarm has ``what``."""
+    raise InputError(
+        f"{what} are not possible on a swarm",
+        where="--fabric swarm",
+        hint="Take --fabric netns or docker, on one host",
+    )
 
 
 def stack_name(run: str) -> str:
