@@ -292,9 +292,20 @@ def _load_some(path: Path) -> Iterator[Run]:
         return
     for entry in read_json(path / COMPARISON).get("runs", []):
         try:
-            yield load(run_of(path, Path(entry["dir"])))
+            yield load(_listed(path, Path(entry["dir"])))
         except EmptyRun as error:
             _log.warning("left out: %s", error)
+
+
+def _listed(comparison: Path, run: Path) -> Path:
+    """Return the folder of a run that a comparison lists. Raises InputError where there is none."""
+    if (folder := run_of(comparison, run)).is_dir():
+        return folder
+    raise InputError(
+        f"lists the run {str(run)!r}, which is not there",
+        where=str(comparison / COMPARISON),
+        hint=f"Bring its runs into {comparison.resolve().parent.parent / 'runs'}",
+    )
 
 
 def by_algorithm(runs: Iterable[Run]) -> dict[str, list[Run]]:

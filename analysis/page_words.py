@@ -164,7 +164,7 @@ def algorithm_sentences(runs: Sequence[Run], comparison: Compared) -> list[str]:
     for own in comparison.algorithms:
         density = density_sentence(first[own.algorithm], end)
         speed = (
-            _baseline(own)
+            _baseline(own, alone=len(comparison.algorithms) == 1)
             if own.algorithm == comparison.baseline
             else _faster(own, comparison.baseline, named=False) + _cost(own, comparison)
         )
@@ -234,12 +234,12 @@ def _falls_and_rises(
     return turns
 
 
-def _baseline(own: ComparedOutcome) -> str:
+def _baseline(own: ComparedOutcome, *, alone: bool) -> str:
     time_s, accuracy = own.time_s.mean, own.accuracy.mean
     if time_s is None:
         return "no run that counts"
     reached = "" if accuracy is None else f", accuracy {accuracy:.3f}"
-    return f"{time_s:.1f} s{reached}; the others are compared with it"
+    return f"{time_s:.1f} s{reached}" + ("" if alone else "; the others are compared with it")
 
 
 def _faster(own: ComparedOutcome, baseline: str, *, named: bool = True) -> str:

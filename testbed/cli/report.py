@@ -158,13 +158,13 @@ def _timeline(
     kineto: Sequence[str],
     as_json: bool,
 ) -> None:
-    from analysis.figures.timeline import View, save_view
     from analysis.timeline import chosen, middle
     from analysis.trace_events import profiler_trace, trace
     from testbed.records.run_directory import to_json
 
     if figure is not None:
         options.check_figure(figure, "--figure")
+        from analysis.figures.timeline import View, save_view
     loaded = _load(run)
     if loaded.is_job and (steps is not None or figure is not None):
         hint = "The trace has the whole job; `testbed report` draws its steps"

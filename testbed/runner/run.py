@@ -265,9 +265,9 @@ def _ended(
             whole = comparison.remaining.words(time.monotonic())
             progress.insist(f"{whole}. To go on: {resuming(comparison.directory)}")
         elif comparison.runs:
+            were = "1 run was" if len(comparison.runs) == 1 else f"{len(comparison.runs)} runs were"
             progress.say(
-                f"{len(comparison.runs)} runs were begun; `testbed report {comparison.directory}` "
-                "draws what was recorded"
+                f"{were} begun; `testbed report {comparison.directory}` draws what was recorded"
             )
         raise
     finally:

@@ -295,6 +295,12 @@ def test_a_comparison_stands_for_its_runs_also_when_moved(
     empty = tmp_path / "runs" / paths[1].name / "events"
     shutil.rmtree(empty)
     assert [run.algorithm for run in load_all([comparison])] == ["none"]
+    shutil.rmtree(tmp_path / "runs")
+    with pytest.raises(InputError) as without:
+        load_all([comparison])
+    said = str(without.value)
+    assert said.startswith(f"{comparison / 'comparison.json'}: lists the run '/nowhere/runs/")
+    assert f"which is not there. Bring its runs into {tmp_path.resolve() / 'runs'}" in said
 
 
 def test_what_is_not_a_run_is_refused_in_a_sentence(paths: list[Path], tmp_path: Path) -> None:

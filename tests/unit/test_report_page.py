@@ -408,6 +408,9 @@ def test_one_sentence_for_each_algorithm(paths: list[Path], page: Page) -> None:
     assert topk.endswith("k stayed at 0.15.")
     assert adaptive.startswith("adaptive: ")
     assert all(sentence in page.words for sentence in (none, topk, adaptive))
+    assert "the others are compared with it" in none
+    (alone,) = sentences([path for path in paths if load(path).algorithm == "none"])
+    assert alone == none.replace("; the others are compared with it", "")
 
 
 def test_where_nothing_counts_no_number_is_given(groups: list[list[Run]]) -> None:

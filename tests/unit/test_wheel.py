@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from ruamel.yaml import YAML
+from synthetic_run import Recipe, make_run
 from wheel_rig import ROOT, Installed, build, short_run, source_archive
 
 from testbed import __version__
@@ -93,6 +94,17 @@ def test_smallest_installation_checks_plans_and_looks_at_traces(smallest: Instal
     assert "no figure" in shown.stdout and "pip install 'narrows[report]'" in shown.stderr
     assert not list(smallest.folder.glob("*.png"))
     assert "adatopk" in smallest.run("algorithms", "--json").stdout
+
+
+def test_smallest_installation_reads_records(smallest: Installed) -> None:
+    run = str(make_run(smallest.folder / "records", Recipe(steps=3)))
+    smallest.run("export", run, "--to", "csv")
+    assert (smallest.folder / "export" / "steps.csv").is_file()
+    drawn = ("timeline", run, "--figure", "step.png", "--out", "drawn.json")
+    assert "Run `pip install 'narrows[report]'`" in smallest.run(*drawn, code=3).stderr
+    assert not (smallest.folder / "drawn.json").exists(), "said before anything is made"
+    smallest.run("timeline", run)
+    assert json.loads((smallest.folder / "timeline.json").read_text())["traceEvents"]
 
 
 def test_missing_extra_is_a_sentence_with_its_command(smallest: Installed) -> None:
