@@ -54,14 +54,15 @@ class HostStopwatch:
 
 class CudaStopwatch:
     """As ``HostStopwatch``, by events in the device's own queue, which is far behind the host.
-    Nothing waits for anything until it is read."""
+    Nothing waits for anything until it is read. Events are used again: to make one takes time."""
 
     def __init__(self) -> None:
         self._marks: list[torch.cuda.Event] = []
+        self._unused: list[torch.cuda.Event] = []
 
     def mark(self) -> None:
         """See ``HostStopwatch``."""
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event = self._unused.pop() if self._unused else _event()
         event.record()
         self._marks.append(event)
 
@@ -69,8 +70,13 @@ class CudaStopwatch:
         """See ``HostStopwatch``."""
         self._marks[-1].synchronize()
         seconds = [self._marks[0].elapsed_time(event) / 1e3 for event in self._marks]
-        self._marks.clear()
+        self._unused += self._marks
+        self._marks = []
         return seconds
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 class TimedPasses:

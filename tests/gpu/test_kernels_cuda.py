@@ -90,6 +90,11 @@ def test_more_than_there_was_room_for(operations: Operations) -> None:
     rig.check_growing(operations, 1_000_000, "cuda")
 
 
+@pytest.mark.parametrize("size", [1_000_000, 20_000_001])
+def test_most_of_what_is_chosen_in_one_place(operations: Operations, size: int) -> None:
+    rig.check_uneven(operations, size, "cuda")
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_digits_under_any_prefix(operations: Operations, seed: int) -> None:
     x = rig.vector(300_000, "cuda", seed)

@@ -94,6 +94,14 @@ def check_growing(operations: Operations, size: int, device: str) -> None:
         )
 
 
+def check_uneven(operations: Operations, size: int, device: str) -> None:
+    """Most of what is chosen lies in a hundredth of a vector, in the same workspace twice."""
+    x, space = vector(size, device) * 1e-3, Workspace()
+    x[size // 3 : size // 3 + size // 100] *= 1e3
+    for _ in range(2):
+        equal(operations.select_above(x, 0.1, space), REFERENCE.select_above(x, 0.1, space))
+
+
 def check_digits(operations: Operations, x: Tensor) -> None:
     """Counts at each digit, under prefixes that many, few and no elements have."""
     for digit, (shift, width) in enumerate(DIGITS):

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("testbed", "analysis")
 DESIGN, GLOSSARY = ROOT / "docs" / "design.md", ROOT / "docs" / "glossary.md"
 MOST_FILES = {"A gradient": 30, "A link change": 35, "A figure": 12}
-MOST_MODULES, MOST_LINES = 348, 500
+MOST_MODULES, MOST_LINES = 349, 500
 PLUG_INS = {"testbed/compress/selectors": 12, "testbed/compress/values": 10, "testbed/control": 14}
 """Folders to which an algorithm adds one file, and the number of files that count in each."""
 LONGEST_LINE, LONGEST_PAGE = 120, 220

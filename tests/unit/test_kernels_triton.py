@@ -30,6 +30,7 @@ for threshold in (-1.0, 1e-46, 1e-45, 3.4028235e38, 1e300, float("inf"), float("
     rig.check_moments(operations, rig.special(40), threshold)
 """,
     "more than there is room for": 'rig.check_growing(operations, 20_000, "cpu")',
+    "much in one place": 'rig.check_uneven(operations, 100_000, "cpu")',
     "digits": """
 rig.check_digits(operations, rig.vector(9_000))
 rig.check_digits(operations, rig.vector(9_000) * 1e-30)

@@ -117,7 +117,7 @@ class DeviceBench:
             for density in self.densities:
                 check_sparse(length, density)
         self._scratch = torch.empty(_FLUSHED if self._cuda else 0, dtype=torch.uint8).to(device)
-        self._bytes_per_s = 0.0
+        self._clock, self._bytes_per_s = self._stopwatch(), 0.0
         self._suites = {"memory": self.memory, "selection": self.selection, "step": self.step}
 
     @property
@@ -173,11 +173,10 @@ class DeviceBench:
             self._scratch.zero_()
         if not queued:
             synchronise(self.device)
-        stopwatch = self._stopwatch()
-        stopwatch.mark()
+        self._clock.mark()
         returned = call()
-        stopwatch.mark()
-        return returned, stopwatch.read()[-1]
+        self._clock.mark()
+        return returned, self._clock.read()[-1]
 
     def _queued_s(self, call: Callable[[], object]) -> float | None:
         """Return the seconds of ``call`` behind queued work; None where nothing is queued."""

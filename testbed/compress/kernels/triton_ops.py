@@ -8,9 +8,6 @@ with one wait. Nothing is assumed of where a vector begins in memory: each kerne
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from inspect import signature
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,47 +20,34 @@ from testbed.compress.kernels import compilation
 from testbed.compress.kernels.base import GradientStatistics, Moments, Workspace
 from testbed.compress.kernels.compilation import DIGITS, as_float32
 from testbed.compress.kernels.torch_ops import CudaKernels
+from testbed.compress.kernels.triton_selection import (
+    LONG_TILE,
+    SHORT_TILE,
+    kernel,
+    launch,
+    left_of,
+    select_above,
+    size_of,
+)
 
-PROGRAMS = 1024
-"""Most programs of a launch."""
-WARPS, FEW_WARPS, MANY_WARPS = 8, 4, 16
-"""Groups of 32 threads of a program; few and many: to take chosen elements, and to mark them."""
-SHORT_TILE, TILE, LONG_TILE = 1024, 2048, 4096
-"""Elements that a program handles at once: few where it keeps many sums beside each other."""
+PROGRAMS, TILE = 1024, 2048
+"""Most programs of a launch; elements that a program handles at once (``SHORT_TILE`` where it keeps
+many sums beside each other)."""
 COPIES = 64
 """Histograms that programs share out among them: fewer meet at one counter."""
-_FIRST_SHARE = 32
-"""A buffer begins with room for one element in so many."""
 
-_WORD = tl.constexpr(32)
 _WINDOW, _ABOVE = tl.constexpr(256), tl.constexpr(16)
 """Values of the first digit that are counted without meeting (32 octaves), and those of them above
 the greatest of a program's first tile."""
 
 
-def _jit(function: Callable[..., Any]) -> Any:
-    """A kernel that is compiled once, whatever its numbers and the alignment of its pointers."""
-    names = [
-        name
-        for name, parameter in signature(function).parameters.items()
-        if "constexpr" not in str(parameter.annotation)
-    ]
-    return triton.jit(function, do_not_specialize=names, do_not_specialize_on_alignment=names)
-
-
-@_jit
-def _left(size: tl.tensor, start: tl.tensor, tile: tl.constexpr) -> tl.tensor:
-    """int32: how many elements there are of the tile that begins at ``start``."""
-    return tl.minimum(size - start, tile).to(tl.int32)
-
-
-@_jit
+@kernel
 def _magnitudes(flat: tl.tensor, at: tl.tensor, left: tl.tensor) -> tl.tensor:
     """float32; from ``left`` on −∞, which is at or above no threshold."""
     return tl.where(at < left, tl.abs(tl.load(flat + at, at < left, 0.0)), -float("inf"))
 
 
-@_jit
+@kernel
 def _digits(
     flat: tl.tensor, at: tl.tensor, left: tl.tensor, first: tl.tensor, shift: tl.tensor
 ) -> tl.tensor:
@@ -73,7 +57,7 @@ def _digits(
     return tl.where(at < left, (bits - first) >> shift, -1)
 
 
-@_jit
+@kernel
 def _summed(
     first: tl.tensor,
     second: tl.tensor,
@@ -90,7 +74,7 @@ def _summed(
     total, top = tl.zeros((tile,), tl.float64), tl.zeros((tile,), tl.int32)
     for number in range(own, tl.cdiv(size, tile), programs):
         start = number * tile
-        inside = each < _left(size, start, tile)
+        inside = each < left_of(size, start, tile)
         x = tl.load(first + start + each, inside, 0.0)
         if adds:
             x += tl.load(second + start + each, inside, 0.0)
@@ -101,7 +85,7 @@ def _summed(
     tl.store(rows + programs + own, tl.max(top, 0).to(tl.float64))
 
 
-@_jit
+@kernel
 def _counted(
     flat: tl.tensor, counts: tl.tensor, threshold: tl.tensor, size: tl.tensor, tile: tl.constexpr
 ) -> None:
@@ -110,12 +94,12 @@ def _counted(
     each = tl.arange(0, tile)
     count = tl.zeros((tile,), tl.int32)
     for number in range(own, tl.cdiv(size, tile), tl.num_programs(0)):
-        x = _magnitudes(flat + number * tile, each, _left(size, number * tile, tile))
+        x = _magnitudes(flat + number * tile, each, left_of(size, number * tile, tile))
         count += (x >= threshold).to(tl.int32)
     tl.store(counts + own, tl.sum(count, 0))
 
 
-@_jit
+@kernel
 def _moments(
     flat: tl.tensor, rows: tl.tensor, threshold: tl.tensor, size: tl.tensor, tile: tl.constexpr
 ) -> None:
@@ -126,7 +110,7 @@ def _moments(
     total, squares = tl.zeros((tile,), tl.float64), tl.zeros((tile,), tl.float64)
     logs = tl.zeros((tile,), tl.float64)
     for number in range(own, tl.cdiv(size, tile), programs):
-        x = _magnitudes(flat + number * tile, each, _left(size, number * tile, tile))
+        x = _magnitudes(flat + number * tile, each, left_of(size, number * tile, tile))
         chosen = x >= threshold
         above = chosen & (x > 0)
         kept = tl.where(chosen, x, 0.0).to(tl.float64)
@@ -143,64 +127,7 @@ def _moments(
     tl.store(rows + 4 * programs, tl.sum(logs, 0))
 
 
-@_jit
-def _ones(word: tl.tensor) -> tl.tensor:
-    """How many bits are set, of int32: in pairs, in fours, in bytes, and all four bytes."""
-    word -= (word >> 1) & 0x5555_5555
-    word = (word & 0x3333_3333) + ((word >> 2) & 0x3333_3333)
-    return (((word + (word >> 4)) & 0x0F0F_0F0F) * 0x0101_0101) >> 24
-
-
-@_jit
-def _marked(
-    flat: tl.tensor,
-    words: tl.tensor,
-    counts: tl.tensor,
-    threshold: tl.tensor,
-    size: tl.tensor,
-    tile: tl.constexpr,
-) -> None:
-    """A bit for each element, which says whether its magnitude is ≥ ``threshold``, and how many
-    are of each tile."""
-    own = tl.program_id(0).to(tl.int64)
-    row, each = tl.arange(0, tile // _WORD), tl.arange(0, tile)
-    bit = 1 << (each % _WORD)
-    for number in range(own, tl.cdiv(size, tile), tl.num_programs(0)):
-        x = _magnitudes(flat + number * tile, each, _left(size, number * tile, tile))
-        chosen = x >= threshold
-        marks = tl.reshape(tl.where(chosen, bit, 0), (tile // _WORD, _WORD))
-        tl.store(words + number * (tile // _WORD) + row, tl.sum(marks, 1))
-        tl.store(counts + number, tl.sum(chosen.to(tl.int32), 0))
-
-
-@_jit
-def _taken(
-    flat: tl.tensor,
-    words: tl.tensor,
-    ends: tl.tensor,
-    indices: tl.tensor,
-    values: tl.tensor,
-    room: tl.tensor,
-    tile: tl.constexpr,
-) -> None:
-    """Indices and values of the elements of a tile whose bit is set, ``ends`` of them up to its
-    end; the first ``room``. Each word gives its lowest bit that is left, in turn."""
-    number = tl.program_id(0).to(tl.int64)
-    first = number * (tile // _WORD) + tl.arange(0, tile // _WORD)
-    word = tl.load(words + first)
-    count = _ones(word)
-    place = tl.load(ends + number) - tl.sum(count, 0) + tl.cumsum(count, 0) - count
-    for _ in range(0, tl.max(count, 0)):
-        lowest = (word & -word).to(tl.float32).to(tl.int32, bitcast=True)
-        at = first * _WORD + ((lowest >> 23) & 255) - 127
-        fits = (word != 0) & (place < room)
-        tl.store(indices + place, at, fits)
-        tl.store(values + place, tl.load(flat + at, fits, 0.0), fits)
-        word &= word - 1
-        place += 1
-
-
-@_jit
+@kernel
 def _first_digits(
     flat: tl.tensor,
     counts: tl.tensor,
@@ -215,12 +142,12 @@ def _first_digits(
     own, programs = tl.program_id(0).to(tl.int64), tl.num_programs(0)
     each = tl.arange(0, tile)
     counts += own % copies * bins
-    top = tl.max(_digits(flat + own * tile, each, _left(size, own * tile, tile), 0, shift), 0)
+    top = tl.max(_digits(flat + own * tile, each, left_of(size, own * tile, tile), 0, shift), 0)
     low = tl.maximum(top + _ABOVE - _WINDOW, 0)
     near, zeros = tl.zeros((_WINDOW,), tl.int32), tl.zeros((tile,), tl.int32)
     for number in range(own, tl.cdiv(size, tile), programs):
         start = number * tile
-        digit = _digits(flat + start, each, _left(size, start, tile), 0, shift)
+        digit = _digits(flat + start, each, left_of(size, start, tile), 0, shift)
         inside = (digit >= low) & (digit < low + _WINDOW)
         near += tl.histogram(digit - low, _WINDOW, mask=inside)
         zeros += ((digit == 0) & (low > 0)).to(tl.int32)
@@ -231,7 +158,7 @@ def _first_digits(
     tl.atomic_add(counts, tl.sum(zeros, 0), sem="relaxed")
 
 
-@_jit
+@kernel
 def _later_digits(
     flat: tl.tensor,
     counts: tl.tensor,
@@ -248,12 +175,12 @@ def _later_digits(
     counts += own % copies * bins
     for number in range(own, tl.cdiv(size, tile), tl.num_programs(0)):
         start = number * tile
-        digit = _digits(flat + start, each, _left(size, start, tile), first, shift)
+        digit = _digits(flat + start, each, left_of(size, start, tile), first, shift)
         counted = (digit >= 0) & (digit < bins)
         tl.atomic_add(counts + digit, counted.to(tl.int32), mask=counted, sem="relaxed")
 
 
-@_jit
+@kernel
 def _shifted(
     flat: tl.tensor,
     indices: tl.tensor,
@@ -307,56 +234,35 @@ class TritonKernels(CudaKernels):
 
     def moments(self, flat: Tensor, threshold: float = 0.0) -> Moments:
         """Five sums of each program, then of all."""
-        size, programs = _size(flat), _programs(flat, SHORT_TILE)
+        size, programs = size_of(flat), _programs(flat, SHORT_TILE)
         rows = flat.new_empty((5, programs), dtype=torch.float64)
-        _launch(_moments, programs, flat, rows, float(as_float32(threshold)), size, tile=SHORT_TILE)
+        launch(_moments, programs, flat, rows, float(as_float32(threshold)), size, tile=SHORT_TILE)
         count, nonzero, *totals = rows.cpu().numpy().sum(axis=1).tolist()
         return Moments(int(count), int(nonzero), *totals)  # exact up to 2⁵³
 
     def count_above(self, flat: Tensor, threshold: float) -> int:
         """A number of each program, then of all."""
-        size, programs = _size(flat), _programs(flat, TILE)
+        size, programs = size_of(flat), _programs(flat, TILE)
         counts = flat.new_empty(programs, dtype=torch.int32)
-        _launch(_counted, programs, flat, counts, float(as_float32(threshold)), size, tile=TILE)
+        launch(_counted, programs, flat, counts, float(as_float32(threshold)), size, tile=TILE)
         return int(counts.cpu().numpy().sum(dtype=np.int64))
 
     def select_above(
         self, flat: Tensor, threshold: float, space: Workspace
     ) -> tuple[Tensor, Tensor]:
-        """One reading notes which are chosen, a bit each; then these are taken, in order.
-
-        Their number comes to the host meanwhile: where there was too little room they are taken
-        again.
-        """
-        size, programs = _size(flat), _programs(flat, LONG_TILE)
-        tiles, room = triton.cdiv(size, LONG_TILE), size // _FIRST_SHARE + LONG_TILE
-        small, large = (flat.new_empty(0, dtype=kind) for kind in (torch.int32, torch.int64))
-        words = space.whole("words", tiles * (LONG_TILE // 32), small)
-        counts, ends = space.tensor("counts", tiles, small), space.tensor("ends", tiles, large)
-        marking = (words, counts, float(as_float32(threshold)), size)
-        _launch(_marked, programs, flat, *marking, warps=MANY_WARPS, tile=LONG_TILE)
-        torch.cumsum(counts, 0, dtype=torch.int64, out=ends)
-        total = _Total(ends, space)
-        while True:
-            indices = space.whole("indices", room, large)
-            values = space.whole("values", room, flat.detach())
-            room = min(indices.numel(), values.numel())
-            taking = (words, ends, indices, values, room)
-            _launch(_taken, tiles, flat, *taking, warps=FEW_WARPS, tile=LONG_TILE)
-            if (count := total.wait()) <= room:
-                return indices[:count], values[:count]
-            room = count
+        """What each program picks, put one behind the other."""
+        return select_above(flat, threshold, space)
 
     def digit_counts(self, flat: Tensor, digit: int = 0, prefix: int = 0) -> Tensor:
         """In several histograms, which are added: integers, in whatever order."""
-        size, programs = _size(flat), _programs(flat, LONG_TILE)
+        size, programs = size_of(flat), _programs(flat, LONG_TILE)
         shift, width = DIGITS[digit]
         counts = flat.new_zeros((COPIES, 1 << width), dtype=torch.int32)
         arguments = (flat, counts, COPIES, size, shift, 1 << width)
         if digit:
-            _launch(_later_digits, programs, *arguments, prefix << shift + width, tile=LONG_TILE)
+            launch(_later_digits, programs, *arguments, prefix << shift + width, tile=LONG_TILE)
         else:
-            _launch(_first_digits, programs, *arguments, tile=LONG_TILE)
+            launch(_first_digits, programs, *arguments, tile=LONG_TILE)
         return counts.sum(dim=0, dtype=torch.int64).cpu()
 
     def subtract_at(self, flat: Tensor, indices: Tensor, values: Tensor) -> None:
@@ -368,75 +274,31 @@ class TritonKernels(CudaKernels):
         _shift(flat, indices, values, 1.0)
 
 
-class _Total:
-    """The last of ``ends``, on its way to page-locked memory in ``space``; 0 where there is
-    none. What is queued after it is not waited for. Triton's interpreter has no streams."""
-
-    def __init__(self, ends: Tensor, space: Workspace) -> None:
-        if "total" not in space.tensors:
-            space.tensors["total"] = torch.zeros(1, dtype=torch.int64, pin_memory=ends.is_cuda)
-        self._number = space.tensors["total"]
-        if ends.numel():
-            self._number.copy_(ends[-1:], non_blocking=True)
-        else:
-            self._number.zero_()
-        self._copied = (
-            torch.cuda.current_stream(ends.device).record_event() if ends.is_cuda else None
-        )
-
-    def wait(self) -> int:
-        """Block until it has come; return it."""
-        if self._copied is not None:
-            self._copied.synchronize()
-        return int(self._number)
-
-
 def _statistics(first: Tensor, second: Tensor, out: Tensor, *, adds: bool) -> GradientStatistics:
-    sizes = {_size(first), _size(second), _size(out)}
+    sizes = {size_of(first), size_of(second), size_of(out)}
     if len(sizes) != 1:
         raise ValueError(f"vectors of {', '.join(map(str, sorted(sizes)))} elements")
     programs = _programs(out, TILE)
     if not programs:
         return GradientStatistics(0.0, 0.0)
     rows = out.new_empty((2, programs), dtype=torch.float64)
-    _launch(_summed, programs, first, second, out, rows, sizes.pop(), adds=adds, tile=TILE)
+    launch(_summed, programs, first, second, out, rows, sizes.pop(), adds=adds, tile=TILE)
     sums, tops = rows.cpu().numpy()
     return GradientStatistics(float(sums.sum()), float(np.int32(tops.max()).view(np.float32)))
 
 
 def _shift(flat: Tensor, indices: Tensor, values: Tensor, sign: float) -> None:
-    size, count = _size(flat), _size(values)
+    size, count = size_of(flat), size_of(values)
     if indices.shape != values.shape or indices.dtype != torch.int64 or indices.stride() != (1,):
         raise ValueError(f"{indices.dtype} {tuple(indices.shape)} indices for {count} values")
     if not count:
         return
     programs = _programs(values, SHORT_TILE)
-    _launch(_shifted, programs, flat, indices, values, sign, size, count, tile=SHORT_TILE)
+    launch(_shifted, programs, flat, indices, values, sign, size, count, tile=SHORT_TILE)
     first, last = torch.stack((indices[0], indices[-1])).tolist()
     if first < 0 or last >= size:
         raise IndexError(f"indices outside a vector of {size} elements")
 
 
-def _size(flat: Tensor) -> int:
-    """Number of elements. Raises TypeError for what kernels do not read."""
-    if flat.dtype != torch.float32 or flat.dim() != 1 or not flat.is_contiguous():
-        raise TypeError(f"a contiguous float32 vector is needed, not {flat.dtype} {flat.shape}")
-    return flat.numel()
-
-
 def _programs(flat: Tensor, tile: int) -> int:
     return int(min(PROGRAMS, triton.cdiv(flat.numel(), tile)))
-
-
-def _launch(
-    kernel: Any,
-    programs: int,
-    like: Tensor,
-    *arguments: Any,
-    warps: int = WARPS,
-    **constants: Any,
-) -> None:
-    """On the device of ``like``, which is the first argument."""
-    if programs:
-        with torch.cuda.device_of(like):  # type: ignore[no-untyped-call]
-            kernel[(programs,)](like, *arguments, **constants, num_warps=warps)
