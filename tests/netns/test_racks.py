@@ -11,11 +11,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from netns_rig import MBIT, Rig, assert_nothing_left, make_rig, rate_of
 
+from testbed.errors import ExperimentError
 from testbed.fabric.cleanup import sweep
 from testbed.fabric.netns import install, plan_racks, run_alias, run_tag
 from testbed.journal import journals
@@ -169,6 +171,19 @@ def test_ports_go_back_where_they_were(racked: RackedRig) -> None:
             port = devices.find(channel, name)
             assert port is not None and port.master == core.index
         assert devices.find(channel, "rack0") is None
+
+
+def test_racks_that_were_made_in_part_are_undone(rig: Rig) -> None:
+    run = rig.fabric.context.id
+    racks = [RackSpec("a", ("worker-0",)), RackSpec("b", ("server",))]
+    plan = plan_racks(run_tag(run), run_alias(run), racks, rig.places)
+    first, second = plan.racks
+    with pytest.raises(ExperimentError, match="exist"):
+        rig.agent.racks(replace(plan, racks=(first, replace(second, port=first.port))))
+    home = Path(namespaces.path_of(plan.netns))
+    assert home.exists()
+    assert rig.agent.tear_down() == []
+    assert not home.exists()
 
 
 CONTROLLER = """
