@@ -21,9 +21,10 @@ from testbed.errors import ExperimentError
 from testbed.fabric.cleanup import sweep
 from testbed.fabric.netns import install, plan_racks, run_alias, run_tag
 from testbed.journal import journals
+from testbed.links.agent.client import AgentClient
 from testbed.links.agent.protocol import LinkSettings
 from testbed.links.network import devices, namespaces
-from testbed.links.network.topology import remove_racks
+from testbed.links.network.topology import remove, remove_racks
 from testbed.links.tc.netlink import NetlinkChannel
 from testbed.process import environment
 from testbed.scenario.link_state import LinkDirection
@@ -184,6 +185,32 @@ def test_racks_that_were_made_in_part_are_undone(rig: Rig) -> None:
     assert home.exists()
     assert rig.agent.tear_down() == []
     assert not home.exists()
+
+
+def test_a_network_that_was_made_in_part_is_undone(rig: Rig) -> None:
+    assert rig.fabric._plan is not None
+    here = rig.fabric._plan
+    nodes = [replace(node, netns=f"{node.netns}-b") for node in here.nodes]
+    plan = replace(
+        here,
+        switch_netns=f"{here.switch_netns}-b",
+        control_netns=f"{here.control_netns}-b",
+        nodes=(*nodes, nodes[0]),
+    )
+    homes = [
+        Path(namespaces.path_of(name))
+        for name in (plan.switch_netns, plan.control_netns, *(node.netns for node in nodes))
+    ]
+    agent = AgentClient.local()
+    try:
+        with pytest.raises(ExperimentError, match="exist"):
+            agent.build(plan)
+        assert all(home.exists() for home in homes)
+        assert agent.tear_down() == []
+        assert not any(home.exists() for home in homes)
+    finally:
+        agent.close()
+        remove(plan)
 
 
 CONTROLLER = """
