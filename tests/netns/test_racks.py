@@ -11,17 +11,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from netns_rig import MBIT, Rig, assert_nothing_left, make_rig, rate_of
 
+from testbed.errors import ExperimentError
 from testbed.fabric.cleanup import sweep
 from testbed.fabric.netns import install, plan_racks, run_alias, run_tag
 from testbed.journal import journals
+from testbed.links.agent.client import AgentClient
 from testbed.links.agent.protocol import LinkSettings
 from testbed.links.network import devices, namespaces
-from testbed.links.network.topology import remove_racks
+from testbed.links.network.topology import remove, remove_racks
 from testbed.links.tc.netlink import NetlinkChannel
 from testbed.process import environment
 from testbed.scenario.link_state import LinkDirection
@@ -169,6 +172,45 @@ def test_ports_go_back_where_they_were(racked: RackedRig) -> None:
             port = devices.find(channel, name)
             assert port is not None and port.master == core.index
         assert devices.find(channel, "rack0") is None
+
+
+def test_racks_that_were_made_in_part_are_undone(rig: Rig) -> None:
+    run = rig.fabric.context.id
+    racks = [RackSpec("a", ("worker-0",)), RackSpec("b", ("server",))]
+    plan = plan_racks(run_tag(run), run_alias(run), racks, rig.places)
+    first, second = plan.racks
+    with pytest.raises(ExperimentError, match="exist"):
+        rig.agent.racks(replace(plan, racks=(first, replace(second, port=first.port))))
+    home = Path(namespaces.path_of(plan.netns))
+    assert home.exists()
+    assert rig.agent.tear_down() == []
+    assert not home.exists()
+
+
+def test_a_network_that_was_made_in_part_is_undone(rig: Rig) -> None:
+    assert rig.fabric._plan is not None
+    here = rig.fabric._plan
+    nodes = [replace(node, netns=f"{node.netns}-b") for node in here.nodes]
+    plan = replace(
+        here,
+        switch_netns=f"{here.switch_netns}-b",
+        control_netns=f"{here.control_netns}-b",
+        nodes=(*nodes, nodes[0]),
+    )
+    homes = [
+        Path(namespaces.path_of(name))
+        for name in (plan.switch_netns, plan.control_netns, *(node.netns for node in nodes))
+    ]
+    agent = AgentClient.local()
+    try:
+        with pytest.raises(ExperimentError, match="exist"):
+            agent.build(plan)
+        assert all(home.exists() for home in homes)
+        assert agent.tear_down() == []
+        assert not any(home.exists() for home in homes)
+    finally:
+        agent.close()
+        remove(plan)
 
 
 CONTROLLER = """

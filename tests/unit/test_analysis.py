@@ -194,8 +194,16 @@ def test_disturbed_times_are_shaded(paths: list[Path]) -> None:
 
 
 def test_the_run_most_in_doubt_is_the_one_whose_links_are_shown(runs: list[Run]) -> None:
-    titles = [legend.get_title().get_text() for legend in fidelity.draw(runs).legends]
-    assert any("adatopk s1" in title for title in titles)
+    """An invalid one before one that is degraded, and that before those that are valid."""
+
+    def shown(given: list[Run]) -> str:
+        return " ".join(legend.get_title().get_text() for legend in fidelity.draw(given).legends)
+
+    assert "adatopk s1" in shown(runs)
+    first, *others = runs
+    assert (first.algorithm, first.seed) == ("none", 1)
+    invalid = replace(first, summary={**first.summary, "verdict": "invalid"})
+    assert "none s1" in shown([invalid, *others]) and "none s1" in shown([*others, invalid])
 
 
 def test_the_same_runs_give_the_same_bytes(paths: list[Path], drawn: Path, tmp_path: Path) -> None:

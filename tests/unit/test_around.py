@@ -71,6 +71,9 @@ def test_the_control_network_counts_between_nodes_only() -> None:
     outside = connection("control", MUCH, peer=None)
     assert bypass_findings(both(control=MUCH + 66_000), [outside], processes=1) == []
     assert len(bypass_findings(both(control=2 * MUCH), [outside], processes=1)) == 1  # not TCP's
+    for more, found in ((0, 0), (1, 1)):  # headers are the session's, too
+        nearly = carried(data=10, control=MUCH + 1000 * 66 + FLOOR + more)
+        assert len(bypass_findings(nearly, [outside], processes=1)) == found
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClassesForFiles
-from google.protobuf.proto import parse_length_prefixed
+from google.protobuf.proto import parse_length_prefixed, serialize_length_prefixed
 
 from testbed.comm_trace.chakra import (
     ChakraNode,
@@ -136,6 +136,22 @@ def test_nodes_may_stand_before_those_they_wait_for(tmp_path: Path) -> None:
         TraceOperation("compute", seconds=2e-6),
         TraceOperation("compute", (0,), 3e-6),
     )
+
+
+def test_nodes_wait_for_control_and_for_data_alike(tmp_path: Path) -> None:
+    """Each once, though it is both."""
+    published = Published()
+    stream = BytesIO()
+    serialize_length_prefixed(published.GlobalMetadata(version="1.0.0"), stream)
+    waits = ([], []), ([], []), ([0], []), ([], [1]), ([3, 2], [3])
+    for number, (control, data) in enumerate(waits):
+        node = published.Node(id=number, type=published.kinds["COMP_NODE"], duration_micros=1)
+        node.ctrl_deps.extend(control)
+        node.data_deps.extend(data)
+        serialize_length_prefixed(node, stream)
+    (tmp_path / "t.0.et").write_bytes(stream.getvalue())
+    found = read_chakra([tmp_path / "t.0.et"]).operations["node-0"]
+    assert [own.after for own in found] == [(), (), (0,), (1,), (2, 3)]
 
 
 SEND = {"comm_src": 0, "comm_dst": 1, "comm_size": 9}

@@ -219,6 +219,19 @@ def test_a_closed_peer_is_lost_by_name(trio: Trio) -> None:
         server.receive(5.0)
 
 
+def test_who_sends_to_a_closed_peer_hears_of_it_and_reaches_the_others(trio: Trio) -> None:
+    server, one, two, _ = trio
+    one.close()
+    with pytest.raises(NodeLost, match="worker-0"):
+        server.receive(5.0)
+    sent = 0
+    with pytest.raises(NodeLost, match=r"worker-0.*cannot send"):
+        while sent < 1000:  # the kernel takes a few, until the peer's has answered the first
+            server.send([1, 2], Message(Kind.UPDATE, sent, 0, 0, b"1234"))
+            sent += 1
+    assert [two.receive(5.0).step for _ in range(sent + 1)] == [*range(sent + 1)]
+
+
 def test_a_goodbye_is_no_loss(trio: Trio) -> None:
     server, one, _, _ = trio
     one.send([0], Message(Kind.BYE, 0, 0, 1, b""))

@@ -7,6 +7,7 @@ import os
 import subprocess
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from loopback import own_place, refusing
@@ -41,6 +42,16 @@ def test_a_flow_that_begins_at_once_has_none() -> None:
     sent, received = run(-1.0, for_s=2.0)
     assert sent.least_rtt_us is None
     assert received > 0
+
+
+def test_what_came_over_one_connection_after_the_other_is_added_up() -> None:
+    place, stop_ns = own_place(), time.monotonic_ns() + 2_000_000_000
+    with ThreadPoolExecutor(1) as pool:
+        received = pool.submit(bulk_flow.serve, *place, stop_ns)
+        for size in (1000, 20, 3):
+            with bulk_flow._connect(*place, stop_ns) as connection:
+                connection.sendall(bytes(size))
+        assert received.result() == 1023
 
 
 def test_nobody_listens() -> None:

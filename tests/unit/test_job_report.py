@@ -137,6 +137,10 @@ def test_the_table_compares_with_the_first_label(jobs: list[Path]) -> None:
     assert first["speedup"] == 1.0
     assert second["speedup"] == pytest.approx(first["step_s"] / second["step_s"])
     assert list(first) == list(second)
+    for row, path in zip((first, second), jobs, strict=True):
+        nodes = read_json(path / "summary.json")["nodes"].values()
+        for key in ("up_bytes", "down_bytes"):
+            assert row[key] == pytest.approx(sum(node[key] for node in nodes) / len(nodes), abs=1)
     assert [len(job_tables.cells_of(row)) for row in (first, second)] == [
         len(job_tables.HEADINGS)
     ] * 2

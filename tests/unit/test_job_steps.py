@@ -77,8 +77,10 @@ def test_values_that_are_not_finite_are_not_told() -> None:
     assert step.values == {"norm": 2.0}
 
 
-def test_a_process_that_began_anew_has_no_step_from_before() -> None:
-    found = marked_steps(steps_at(0, 1.0, 2.0) + steps_at(0, 9.0, 10.0))
+@pytest.mark.parametrize("first", [1, 2])
+def test_a_process_that_began_anew_has_no_step_from_before(first: int) -> None:
+    """Also where it begins with the step that it ended last."""
+    found = marked_steps(steps_at(0, 1.0, 2.0) + steps_at(0, 9.0, 10.0, first=first))
     assert [step.start_s for step in found] == [None, 1.0, None, 9.0]
 
 

@@ -197,6 +197,30 @@ class Kernel:
             self.sent.append(at)
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "halves", "more_ns"),
+    [
+        (LinkState(100 * MBIT, QUEUE), LinkState(50 * MBIT, QUEUE), 1, 0),
+        (LinkState(100 * MBIT, QUEUE), LinkState(200 * MBIT, QUEUE), 1, 0),
+        (LinkState(100 * MBIT, QUEUE), LinkState(0, QUEUE), 2, TELLING_NS),
+        (LinkState(100 * MBIT, QUEUE), LinkState(0, QUEUE, drop=True), 0, 0),
+        (LinkState(100 * MBIT, QUEUE), LinkState(100 * MBIT, 1000), 0, 0),
+        (LinkState(0, QUEUE), LinkState(100 * MBIT, QUEUE), 0, 0),
+    ],
+)
+def test_the_kernel_is_told_so_much_ahead(
+    before: LinkState, after: LinkState, halves: int, more_ns: int
+) -> None:
+    """Half a bundle before a rate, a whole one before an outage; never out of order."""
+    kernel = Kernel(bundle_bytes=10 * FRAME_BYTES)
+    track = LinkPlayer(cast(ShapedQueue, kernel), before, bundle_bytes=10 * FRAME_BYTES)
+    early_ns = round(halves * 4e9 * 10 * FRAME_BYTES / (100 * MBIT)) + more_ns
+    assert early_ns < EARLIEST_NS
+    first = track.due(LinkChange(1.0, kernel.end, after), S)
+    assert (first.at_ns, first.due_ns) == (S - early_ns, S)
+    assert track.due(LinkChange(1.0, kernel.end, before), S).at_ns >= first.at_ns
+
+
 def replayed(
     changes: list[tuple[int, LinkState]],
     until_ns: int,

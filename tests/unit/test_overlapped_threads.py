@@ -184,8 +184,11 @@ def test_a_worker_that_is_sent_nonsense_says_so(bucket: int) -> None:
         return message
 
     done = Hosts(overlapped(), "threads").run(server=rubbish)
-    for worker in ("worker-0", "worker-1"):
-        with pytest.raises(WireError, match="a payload has at least"):
-            done[worker].result()
+    errors = [done[worker].exception() for worker in ("worker-0", "worker-1")]
+    found = [error for error in errors if isinstance(error, WireError)]
+    assert found and all("a payload has at least" in str(error) for error in found), errors
+    # the server ends with the first worker: the other may have read nothing of the update by then
+    lost = [error for error in errors if isinstance(error, NodeLost) and error.node == "server"]
+    assert len(found) + len(lost) == len(errors), errors
     with pytest.raises(NodeLost, match=r"'worker-[01]' was lost at step [23]"):
         done["server"].result()

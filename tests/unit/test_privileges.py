@@ -76,6 +76,9 @@ def test_only_the_fabric_that_needs_it_enters_a_namespace(monkeypatch: pytest.Mo
         ("         0          0 4294967295\n", 65534, None),
         ("         0       1000          1\n", 0, 65534),
         ("0 1000 1\n1 100000 65536\n", 65534, 70000),
+        ("0 1000 1\n1 100000 65536\n", 65536, 65537),
+        ("10 1000 5\n", 10, 9),
+        ("10 1000 5\n", 14, 15),
     ],
 )
 def test_users_that_a_namespace_knows(rows: str, known: int, unknown: int | None) -> None:

@@ -63,6 +63,18 @@ def test_figures_come_from_the_records(run: Path) -> None:
     assert 0 < found["communication_share"] < 1
 
 
+def test_bytes_of_who_was_away_are_counted(tmp_path: Path) -> None:
+    run = make_run(tmp_path, Recipe(steps=5))
+    before = summarise(run)
+    times = {"asked_s": 1.0, "arrived_s": 1.1, "end_s": 1.2}
+    away = events.AwayRecord("worker-0", 2, 4, 0.5, **times, bytes_down=30, bytes_up=7)
+    with (run / "events" / "worker-0.jsonl").open("a") as file:
+        file.write(json.dumps(away.to_json()) + "\n")
+    found = summarise(run)
+    more = [found[key] - before[key] for key in ("bytes_up", "bytes_down")]
+    assert more == [7, 30]
+
+
 def test_means_of_what_was_sent_and_of_passes_over_it(tmp_path: Path) -> None:
     path = make_run(tmp_path, Recipe("laplace-0.01", 0.01, steps=4))
     for index, worker in enumerate(sorted((path / "events").glob("worker-*.jsonl"))):

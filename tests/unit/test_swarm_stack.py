@@ -10,6 +10,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -34,6 +36,7 @@ from testbed.fabric.swarm.stack_file import (
 )
 from testbed.host.paths import ROOT
 from testbed.links.network.namespaces import OWN, SETTINGS
+from testbed.process import within
 from testbed.scenario.link_state import LinkDirection
 from testbed.topology import NodeSpec, RackSpec, RequestedLimits
 
@@ -136,45 +139,68 @@ def test_a_node_is_bounded_and_bound_to_its_host() -> None:
 
 
 def test_the_first_process_of_a_task_stops_kills_and_starts_its_node(tmp_path: Path) -> None:
+    """And all that the node has started with it."""
     name = f"\0narrows-test-{os.getpid()}"
-    with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(name)
-        listening.listen()
-        first = subprocess.Popen(
-            [sys.executable, "-c", FIRST, str(listening.fileno())],
-            pass_fds=(listening.fileno(),),
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-    assert first.stdout is not None
-    try:
-        node = int(first.stdout.readline())
+    with first_process(name, NODE) as first:
+        assert first.stdout is not None
+        started = [*map(int, first.stdout.readline().split())]
         assert request(name, "pause") == "pause"
-        assert state(node) == "T"
+        assert within(20, 0.01, lambda: all(state(pid) == "T" for pid in started))
         assert request(name, "resume") == "resume"
-        assert state(node) != "T"
+        assert within(20, 0.01, lambda: all(state(pid) != "T" for pid in started))
         assert request(name, "pause") + request(name, "kill") == "pausekill"
-        assert not Path(f"/proc/{node}").exists()
+        assert not Path(f"/proc/{started[0]}").exists()
+        assert within(20, 0.01, lambda: all(state(pid) in "Z-" for pid in started))
         assert request(name, "pause") == "pause"  # of nothing
         assert request(name, "restart") == "restart"
-        assert int(first.stdout.readline()) != node
+        assert int(first.stdout.readline().split()[0]) not in started
         assert request(name, "dance") == ""
         os.kill(first.pid, signal.SIGTERM)
         assert first.wait(20) == 0
-    finally:
-        first.kill()
-        first.wait()
-        first.stdout.close()
+
+
+@pytest.mark.parametrize(
+    ("node", "code"), [("raise SystemExit(3)", 3), ("import os; os.kill(os.getpid(), 9)", 137)]
+)
+def test_the_first_process_of_a_task_ends_as_its_node_does(node: str, code: int) -> None:
+    with first_process(f"\0narrows-test-{os.getpid()}", node) as first:
+        assert first.wait(20) == code
 
 
 FIRST = """
 import socket, sys
 from testbed.fabric.docker import container_init
-node = [sys.executable, "-c", "import os, time; print(os.getpid(), flush=True); time.sleep(300)"]
-container_init.module_command = lambda *_: node
+container_init.module_command = lambda *_: [sys.executable, "-c", sys.argv[2]]
 sys.exit(container_init.Keeper([]).serve(socket.socket(fileno=int(sys.argv[1]))))
 """
 """With another program as its node: ours needs a session."""
+NODE = """
+import os, subprocess, time
+child = subprocess.Popen(["sleep", "300"])
+print(os.getpid(), child.pid, flush=True)
+time.sleep(300)
+"""
+
+
+@contextmanager
+def first_process(name: str, node: str) -> Iterator[subprocess.Popen[str]]:
+    """One that listens for requests at ``name`` and keeps the Python program ``node``."""
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(name)
+        listening.listen()
+        first = subprocess.Popen(
+            [sys.executable, "-c", FIRST, str(listening.fileno()), node],
+            pass_fds=(listening.fileno(),),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+    try:
+        yield first
+    finally:
+        first.terminate()
+        assert first.stdout is not None
+        first.stdout.close()
+        first.wait(20)
 
 
 def request(name: str, action: str) -> str:
@@ -186,7 +212,11 @@ def request(name: str, action: str) -> str:
 
 
 def state(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    """The letter that the kernel shows; - of a process that is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "-"
 
 
 def test_the_secret_is_in_no_text() -> None:

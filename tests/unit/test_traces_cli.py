@@ -202,7 +202,7 @@ def test_a_path_is_recorded(tmp_path: Path, server: tuple[str, int], reverse: bo
         f"from {address} to here" if reverse else f"from here to {address}"
     )
     recorded = read(out)
-    assert 4 <= len(recorded.times_s) <= 6
+    assert 2 <= len(recorded.times_s) <= 6  # iperf3 skips intervals that a busy machine is late for
     assert recorded.mean_bits() == pytest.approx(found["mean_bits"])
     assert recorded.mean_bits() > 1e6
     assert "of payload and 66 of headers" in out.read_text().splitlines()[0]

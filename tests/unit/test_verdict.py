@@ -126,6 +126,15 @@ def test_packets_dropped_by_the_emulated_queue_never_reached_its_class() -> None
     assert judge(identity(10_660_000 - 100 * 1514, drops=0)).state == "degraded"
 
 
+def test_a_bundle_that_was_dropped_takes_all_its_frames_with_it() -> None:
+    """And what a line lost or had no room for, likewise: at most so much, and at least a header where a queue dropped it."""
+    lost = {"drops": 2, "line_lost": 3, "line_limit": 5, "gso_max_segs": 4}
+    link = {"link": "server", "direction": "down", "class_bytes": 1, **lost}
+    counted = [sockets("worker-0", "server", 500_000, 100)]
+    _, least, most = class_bytes_expected([link], counted)["server down"]
+    assert (least, most) == (506_600 - 10 * 4 * 1514, 506_600 - 2 * 66)
+
+
 def test_up_is_what_a_node_sent_and_down_what_its_peers_sent() -> None:
     counted = [
         sockets("worker-0", "server", 100_000, 100),
