@@ -67,9 +67,9 @@ STAGE_BYTES = 1 << 16
 """Bodies up to this size are read together with their header, and copied."""
 
 _MAPPED_BYTES = 1 << 20
-"""Buffers from this size on are memory that the kernel gives as it is written to. A ``bytearray`` is
-filled with zeros first, and no other thread runs meanwhile: with four workers that send 85 MB at
-once their server read nothing for 0.15 s, and its link fell silent."""
+"""Buffers from this size on are memory that the kernel gives as it is written to. A ``bytearray``
+is filled with zeros first, and no other thread runs meanwhile: where four workers sent 85 MB at
+once, the server did not read from all of them for 0.15 s, and its link was idle for most of it."""
 
 
 class FrameReader:
