@@ -9,6 +9,7 @@ before, a next one that waits already may be read with it, and both bear the lat
 
 from __future__ import annotations
 
+import mmap
 import socket
 import struct
 import time
@@ -65,6 +66,13 @@ def _wall_ahead_ns() -> int:
 STAGE_BYTES = 1 << 16
 """Bodies up to this size are read together with their header, and copied."""
 
+_MAPPED_BYTES, _MAPPED_ONCE_BYTES = 1 << 20, 32 << 20
+"""Buffers from this size on are memory that the kernel gives as it is written to; the second size
+is that of buffers for a single message. A ``bytearray`` is filled with zeros first, and no other
+thread runs meanwhile: where four workers sent 85 MB at once, the server did not read from all of
+them for 0.15 s, and its link was idle for most of it. But one of up to 32 MB is memory that was in
+use before, as a rule: into a new map, messages of 2 and 8 MB take 1.3 to 3 times as long."""
+
 
 class FrameReader:
     """The receiving half of a connection; blocking sockets and others.
@@ -91,7 +99,7 @@ class FrameReader:
         self._staged = 0
         """Bytes at the beginning of the stage that no frame has taken yet."""
         self._expected = 0
-        self._buffers: dict[tuple[int, int], bytearray] = {}
+        self._buffers: dict[tuple[int, int], memoryview] = {}
         self._header: FrameHeader | None = None
         self._body = memoryview(b"")
         self._filled = 0
@@ -138,7 +146,7 @@ class FrameReader:
         if run != self._run:
             raise WireError(f"frame of run {run:x} in run {self._run:x}")
         self._header = header
-        self._body = memoryview(self._buffer(step, bucket, length))[:length]
+        self._body = self._buffer(step, bucket, length)[:length]
         end = min(self._staged, HEADER_BYTES + length)
         self._filled = end - HEADER_BYTES
         self._body[: self._filled] = stage[HEADER_BYTES:end]
@@ -162,13 +170,18 @@ class FrameReader:
             raise WireError("the stream ended inside a frame")
         return count
 
-    def _buffer(self, step: int, bucket: int, length: int) -> bytearray:
+    def _buffer(self, step: int, bucket: int, length: int) -> memoryview:
         """The buffer that the message two steps before used, if it is long enough and may be used
         again."""
         if not self.reuses:
-            return bytearray(length)
+            return _memory(length, _MAPPED_ONCE_BYTES)
         slot = (bucket, step % 2)
         buffer = self._buffers.get(slot)
         if buffer is None or len(buffer) < length:
-            buffer = self._buffers[slot] = bytearray(length)
+            buffer = self._buffers[slot] = _memory(length, _MAPPED_BYTES)
         return buffer
+
+
+def _memory(length: int, mapped_from: int) -> memoryview:
+    """Memory to receive into."""
+    return memoryview(bytearray(length) if length < mapped_from else mmap.mmap(-1, length))

@@ -1,8 +1,11 @@
 """The frame header: what is written is read back; anything else is refused before memory is taken."""
 
+import mmap
 import socket
 import struct
+import threading
 import time
+from pathlib import Path
 
 import pytest
 from fuzz_rig import fuzzed
@@ -114,3 +117,47 @@ def test_the_moment_of_sending_is_told_by_the_clock_of_the_session() -> None:
             pass
     assert (arrived.sent_s, bytes(arrived.body)) == (1.0, b"body")
     assert clock(before_ns) <= arrived.arrived_s <= clock(time.monotonic_ns())
+
+
+def _resident_bytes() -> int:
+    """Memory of this process that has contents."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+
+@pytest.mark.parametrize("reuses", [True, False])
+def test_long_bodies_take_memory_as_they_come(reuses: bool) -> None:
+    """Memory that is filled with zeros first holds up all other threads of a server, and with them
+    its link."""
+    size = 256 << 20
+    header = FrameHeader(Kind.GRADIENT, 2, 3, 1, 0, size, 0).pack()
+    sender, receiver = socket.socketpair()
+    with sender, receiver:
+        reader = FrameReader(receiver, 3, float, size)
+        reader.reuses = reuses
+        before = _resident_bytes()
+        sender.sendall(header)
+        assert reader.read() is None
+        assert _resident_bytes() - before < size // 8
+
+
+@pytest.mark.parametrize("reuses", [True, False])
+def test_bodies_of_all_lengths_arrive_whole(reuses: bool) -> None:
+    """Short and long ones have memory of different kinds; two messages of a bucket are kept."""
+    lengths = [10, 3 << 20, 100, (1 << 20) - 1, 1 << 20, 5 << 20, 1]
+    sender, receiver = socket.socketpair()
+    with sender, receiver:
+        reader = FrameReader(receiver, 3, float, 5 << 20)
+        reader.reuses = reuses
+        kept: list[tuple[memoryview, bytes]] = []
+        for step, length in enumerate(lengths):
+            sent = bytes([65 + step]) * length
+            frame = framed(Message(Kind.GRADIENT, step, 0, 1, sent), 3, 0)
+            thread = threading.Thread(target=lambda frame=frame: list(map(sender.sendall, frame)))
+            thread.start()
+            while (arrived := reader.read()) is None:
+                pass
+            thread.join()
+            kept.append((arrived.body, sent))
+            assert all(body == whole for body, whole in kept[-2:])
+        if not reuses:
+            assert all(body == whole for body, whole in kept)
