@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, float32
 
+from testbed.compress import kernels
 from testbed.compress.base import (
     AccumulatedGradient,
     BufferPool,
@@ -25,6 +26,7 @@ from testbed.compress.base import (
     Sparse,
 )
 from testbed.compress.gradient_stats import check_density, refuse
+from testbed.compress.kernels.base import Fetching, fetched
 from testbed.compress.kernels.torch_ops import Staging
 from testbed.compress.layout import Layout
 from testbed.compress.memory import parameters_of
@@ -95,7 +97,11 @@ class Bucket:
         ``flat``: float32 (n,), contiguous; it is not changed. Raises GradientError for NaN or
         infinity.
         """
-        given = self._memory.accumulate(flat)
+        return fetched(self.accumulating(flat))
+
+    def accumulating(self, flat: Tensor) -> Fetching[AccumulatedGradient]:
+        """``accumulate``, for which other buckets can be waited for too."""
+        given = yield from self._memory.accumulating(flat)
         if not isfinite(given.sum_abs):
             refuse(flat, self.layout)
             refuse(given.flat, self.layout)
@@ -109,23 +115,43 @@ class Bucket:
         *,
         weigh: bool = False,
         itemise: bool = False,
+        chosen: Sparse | None = None,
     ) -> EncodedBucket:
         """The message; ``given`` is what ``accumulate`` returned last.
 
         ``weigh``, ``itemise``: find ``EncodedBucket.sent`` and ``EncodedBucket.parts`` too.
+        ``chosen``: what ``selecting`` has chosen already.
         """
-        sent = self._selector.select(given, density, rng)
-        staged = self._staging.to_host(sent)
+        if chosen is None:
+            sent = self._selector.select(given, density, rng)
+            staged = self._staging.to_host(sent)
+        else:
+            sent, staged = self._returned(chosen, given.flat), chosen
         encoded = encode(staged, self._values, rng, self._buffer)
         mass = float(encoded.values.abs().sum()) if weigh else 0.0
         read = sent.values  # where they travel as they are, they need not come back
-        if encoded.values is not staged.values:
+        if encoded.values is not staged.values or read is staged.values:
             read = self._staging.to_device(encoded.values, given.flat.device)
         self._memory.update(given, replace(sent, values=read))
         parts = self._shares(staged, len(encoded.payload)) if itemise else ()
         return EncodedBucket(
             encoded.payload, sent.size, sent.count, sent.selection, given.sum_abs, mass, parts
         )
+
+    def _returned(self, chosen: Sparse, flat: Tensor) -> Sparse:
+        """Return ``chosen`` with what is known of it on the device: its indices, or all values."""
+        if chosen.indices is None:
+            return replace(chosen, values=flat)
+        return replace(chosen, indices=self._staging.to_device(chosen.indices, flat.device))
+
+    @property
+    def queues(self) -> bool:
+        """Return whether ``selecting`` can be used."""
+        return self._selector.queues
+
+    def selecting(self, given: AccumulatedGradient, density: float) -> Fetching[Sparse]:
+        """Choose for ``encode``; other buckets' elements can be waited for too."""
+        return self._selector.selecting(given, density)
 
     def _shares(self, sent: Sparse, length: int) -> tuple[ParameterShare, ...]:
         """Return each parameter's share of ``sent``, on the host: there nothing is waited for."""
@@ -224,7 +250,7 @@ class Compressor:
         self._layouts = dict(layouts or {})
         self._buckets: dict[str, list[Bucket]] = {}
         self._joined: dict[str, PayloadBuffer] = {}
-        self._scratch = BufferPool()
+        self._scratch, self._staging = BufferPool(), Staging()
         self._loaded = Checkpoint(recipe.memory.name)
 
     @classmethod
@@ -256,13 +282,27 @@ class Compressor:
         buckets = self._buckets_of(name)
         densities = _densities(density, len(buckets))
         parts = _split(flat, self._layouts[name]) if self.recipe.layers else [flat]
+        queued = kernels.of(flat).queues and self.recipe.layers
         # all are looked at before any memory takes something in
-        given = [bucket.accumulate(part) for bucket, part in zip(buckets, parts, strict=True)]
+        given = self._accumulated(buckets, parts, queued=queued)
+        chosen: Sequence[Sparse | None] = [None] * len(buckets)
+        if queued and all(bucket.queues for bucket in buckets):
+            three = zip(buckets, given, densities, strict=True)
+            chosen = self._staging.together([b.selecting(p, share) for b, p, share in three])
         packed = [
-            bucket.encode(accumulated, share, rng, weigh=self.weigh, itemise=self.itemise)
-            for bucket, accumulated, share in zip(buckets, given, densities, strict=True)
+            bucket.encode(p, share, rng, weigh=self.weigh, itemise=self.itemise, chosen=sent)
+            for bucket, p, share, sent in zip(buckets, given, densities, chosen, strict=True)
         ]
         return self._message(name, packed) if self.recipe.layers else packed[0]
+
+    def _accumulated(
+        self, buckets: Sequence[Bucket], parts: Sequence[Tensor], *, queued: bool
+    ) -> list[AccumulatedGradient]:
+        """Return what ``accumulate`` of each gives; one wait for all, if ``queued``."""
+        both = zip(buckets, parts, strict=True)
+        if queued:
+            return self._staging.together([b.accumulating(part) for b, part in both])
+        return [bucket.accumulate(part) for bucket, part in both]
 
     def decompress(self, name: str, payload: Buffer, out: Tensor) -> None:
         """Set ``out`` (float32 (n,), any device) to what ``payload`` holds, zeros elsewhere.
