@@ -301,7 +301,7 @@ class Staging:
         """``tensors``, of one device and different dtypes, on the host, after one wait."""
         device = tensors[0].device
         if device.type == "cpu":
-            return list(tensors)
+            return [tensor.cpu() for tensor in tensors]
         stream, buffers = copy_stream(device), self._down[transfer]
         stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(stream):

@@ -183,7 +183,7 @@ class Laplace(CountSelector[LaplaceOptions]):
         del rng
         flat = given.flat
         if not given.sum_abs:
-            return _zero(flat.numel(), _first(flat), flat[:1])
+            return _zero(flat.numel(), _first(flat), flat[:1].clone())
         window = self._window(given, count)
         if self.options.correction == "bisection":
             sent, selection = self._bisected(given, window)
