@@ -90,17 +90,13 @@ class Bucket:
         self._memory = recipe.make_memory(layout)
         self._buffer, self._staging = PayloadBuffer(), Staging()
 
-    def accumulate(self, flat: Tensor) -> AccumulatedGradient:
+    def accumulating(self, flat: Tensor) -> Fetching[AccumulatedGradient]:
         """Return the vector to compress in place of ``flat``; nothing is kept yet, so it can be
-        forgotten.
+        forgotten. What other buckets need of the device can be waited for too.
 
         ``flat``: float32 (n,), contiguous; it is not changed. Raises GradientError for NaN or
         infinity.
         """
-        return fetched(self.accumulating(flat))
-
-    def accumulating(self, flat: Tensor) -> Fetching[AccumulatedGradient]:
-        """``accumulate``, for which other buckets can be waited for too."""
         given = yield from self._memory.accumulating(flat)
         if not isfinite(given.sum_abs):
             refuse(flat, self.layout)
@@ -117,7 +113,7 @@ class Bucket:
         itemise: bool = False,
         chosen: Sparse | None = None,
     ) -> EncodedBucket:
-        """The message; ``given`` is what ``accumulate`` returned last.
+        """The message; ``given`` is what ``accumulating`` returned last.
 
         ``weigh``, ``itemise``: find ``EncodedBucket.sent`` and ``EncodedBucket.parts`` too.
         ``chosen``: what ``selecting`` has chosen already.
@@ -281,28 +277,30 @@ class Compressor:
         flat = self._flat(name, flat)
         buckets = self._buckets_of(name)
         densities = _densities(density, len(buckets))
-        parts = _split(flat, self._layouts[name]) if self.recipe.layers else [flat]
-        queued = kernels.of(flat).queues and self.recipe.layers
         # all are looked at before any memory takes something in
-        given = self._accumulated(buckets, parts, queued=queued)
+        given = self._accumulated(name, flat)
         chosen: Sequence[Sparse | None] = [None] * len(buckets)
-        if queued and all(bucket.queues for bucket in buckets):
-            three = zip(buckets, given, densities, strict=True)
-            chosen = self._staging.together([b.selecting(p, share) for b, p, share in three])
+        if self._queued(flat) and all(bucket.queues for bucket in buckets):
+            both = zip(given, densities, strict=True)
+            chosen = self._staging.together([b.selecting(p, share) for (b, p), share in both])
         packed = [
             bucket.encode(p, share, rng, weigh=self.weigh, itemise=self.itemise, chosen=sent)
-            for bucket, p, share, sent in zip(buckets, given, densities, chosen, strict=True)
+            for (bucket, p), share, sent in zip(given, densities, chosen, strict=True)
         ]
         return self._message(name, packed) if self.recipe.layers else packed[0]
 
-    def _accumulated(
-        self, buckets: Sequence[Bucket], parts: Sequence[Tensor], *, queued: bool
-    ) -> list[AccumulatedGradient]:
-        """Return what ``accumulate`` of each gives; one wait for all, if ``queued``."""
-        both = zip(buckets, parts, strict=True)
-        if queued:
-            return self._staging.together([b.accumulating(part) for b, part in both])
-        return [bucket.accumulate(part) for bucket, part in both]
+    def _queued(self, flat: Tensor) -> bool:
+        """Return whether ``flat`` is on a device that is waited for once for all parameters."""
+        return self.recipe.layers and kernels.of(flat).queues
+
+    def _accumulated(self, name: str, flat: Tensor) -> list[tuple[Bucket, AccumulatedGradient]]:
+        """Each of the buckets with what it is to compress of ``flat``."""
+        buckets = self._buckets_of(name)
+        parts = _split(flat, self._layouts[name]) if self.recipe.layers else [flat]
+        works = [bucket.accumulating(part) for bucket, part in zip(buckets, parts, strict=True)]
+        together = self._queued(flat)
+        given = self._staging.together(works) if together else [fetched(work) for work in works]
+        return [*zip(buckets, given, strict=True)]
 
     def decompress(self, name: str, payload: Buffer, out: Tensor) -> None:
         """Set ``out`` (float32 (n,), any device) to what ``payload`` holds, zeros elsewhere.
