@@ -129,7 +129,7 @@ class Selector(Configured[Given], ABC):
         return False
 
     def selecting(self, given: AccumulatedGradient, density: float) -> Fetching[Sparse]:
-        """What ``select`` chooses of a device's vector, on the host: other buckets' elements can be
+        """The choice of ``select``, of a device's vector, on the host: other buckets' elements can be
         waited for too."""
         raise NotImplementedError
 

@@ -100,7 +100,7 @@ class Operations:
         return self.digit_counts(flat, digit, prefix)
 
     def taking(self, flat: Tensor, threshold: float, room: int) -> Fetching[tuple[Tensor, Tensor]]:
-        """What ``select_above`` gives, on the host; ``room``: how many are expected at most. Where
+        """The result of ``select_above``, on the host; ``room``: how many are expected at most. Where
         there are more, it takes longer."""
         del room
         indices, values = yield self.select_above(flat, threshold, Workspace())
@@ -233,7 +233,7 @@ class Staging:
 
     def __init__(self) -> None:
         self._down: defaultdict[int, dict[torch.dtype, Tensor]] = defaultdict(dict)
-        """By the number of the transfer, of which ``together`` needs several."""
+        """Keyed by the number of the transfer, of which ``together`` needs several."""
         self._up: dict[torch.dtype, Tensor] = {}
         self._uploaded: dict[torch.dtype, torch.cuda.Event] = {}
         """When the device has read a buffer, which may be written again then."""
