@@ -129,8 +129,8 @@ class Selector(Configured[Given], ABC):
         return False
 
     def selecting(self, given: AccumulatedGradient, density: float) -> Fetching[Sparse]:
-        """The choice of ``select``, of a device's vector, on the host: other buckets' elements can be
-        waited for too."""
+        """The choice of ``select``, of a device's vector, on the host: other buckets' elements can
+        be waited for too."""
         raise NotImplementedError
 
 

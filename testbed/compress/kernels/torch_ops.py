@@ -100,8 +100,8 @@ class Operations:
         return self.digit_counts(flat, digit, prefix)
 
     def taking(self, flat: Tensor, threshold: float, room: int) -> Fetching[tuple[Tensor, Tensor]]:
-        """The result of ``select_above``, on the host; ``room``: how many are expected at most. Where
-        there are more, it takes longer."""
+        """The result of ``select_above``, on the host; ``room``: how many are expected at most.
+        Where there are more, it takes longer."""
         del room
         indices, values = yield self.select_above(flat, threshold, Workspace())
         return indices, values
