@@ -12,7 +12,6 @@ from testbed.compress.base import AccumulatedGradient, Options, Selection, Selec
 from testbed.compress.gradient_stats import check_density
 from testbed.compress.kernels.base import Fetching, Workspace
 from testbed.compress.kernels.compilation import DIGITS
-from testbed.compress.kernels.torch_ops import nth_marked, numbered
 from testbed.compress.selectors import CountSelector, whole
 from testbed.compress.selectors.threshold_search import (
     Candidates,
@@ -55,6 +54,8 @@ class TopK(CountSelector[Options]):
 
     def choosing(self, given: AccumulatedGradient, count: int) -> Fetching[Sparse]:
         """The number is known: so is the room for them."""
+        from testbed.compress.kernels.torch_ops import nth_marked, numbered
+
         flat, magnitudes = given.flat, given.flat.abs()
         threshold = magnitudes.topk(count, sorted=False).values.min()
         tied = magnitudes == threshold
