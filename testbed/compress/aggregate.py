@@ -129,7 +129,7 @@ class Aggregate:
             return
         indices = self._staging.to_device(sparse.indices, self._device)
         self._support.add(indices)  # it checks them on the host; decoding a payload has
-        self._operations.add_at(self._sum, indices, values)
+        self._operations.add_at(self._sum, indices, values, known=True)
 
     def mean(self, workers: int) -> Sparse:
         """The sum divided by ``workers`` (as float32) on the union of what was added, on the host.

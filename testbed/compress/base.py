@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 
+from testbed.compress.kernels.base import Fetching
 from testbed.compress.kernels.compilation import as_float32
 from testbed.compress.layout import Layout
 from testbed.errors import InputError
@@ -121,6 +122,17 @@ class Selector(Configured[Given], ABC):
         The result may view buffers that the next call reuses.
         """
 
+    @property
+    def queues(self) -> bool:
+        """Return whether ``selecting`` can be used: nothing is drawn, so that the order of buckets
+        is free."""
+        return False
+
+    def selecting(self, given: AccumulatedGradient, density: float) -> Fetching[Sparse]:
+        """The choice of ``select``, of a device's vector, on the host: other buckets' elements can
+        be waited for too."""
+        raise NotImplementedError
+
 
 class Values(Configured[Given], ABC):
     """How the values of one bucket's messages are written."""
@@ -188,6 +200,12 @@ class Memory(Configured[Given], ABC):
 
         Nothing is kept yet: where the result is not finite, the call can be forgotten.
         """
+
+    def accumulating(self, flat: Tensor) -> Fetching[AccumulatedGradient]:
+        """``accumulate``, for whose statistics those of other buckets can be waited for too. A
+        memory that does not say how waits by itself."""
+        yield from ()
+        return self.accumulate(flat)
 
     @abstractmethod
     def update(self, given: AccumulatedGradient, sent: Sparse) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, float32
 
+from testbed.compress import kernels
 from testbed.compress.base import (
     AccumulatedGradient,
     BufferPool,
@@ -25,6 +26,7 @@ from testbed.compress.base import (
     Sparse,
 )
 from testbed.compress.gradient_stats import check_density, refuse
+from testbed.compress.kernels.base import Fetching, fetched
 from testbed.compress.kernels.torch_ops import Staging
 from testbed.compress.layout import Layout
 from testbed.compress.memory import parameters_of
@@ -88,14 +90,14 @@ class Bucket:
         self._memory = recipe.make_memory(layout)
         self._buffer, self._staging = PayloadBuffer(), Staging()
 
-    def accumulate(self, flat: Tensor) -> AccumulatedGradient:
+    def accumulating(self, flat: Tensor) -> Fetching[AccumulatedGradient]:
         """Return the vector to compress in place of ``flat``; nothing is kept yet, so it can be
-        forgotten.
+        forgotten. What other buckets need of the device can be waited for too.
 
         ``flat``: float32 (n,), contiguous; it is not changed. Raises GradientError for NaN or
         infinity.
         """
-        given = self._memory.accumulate(flat)
+        given = yield from self._memory.accumulating(flat)
         if not isfinite(given.sum_abs):
             refuse(flat, self.layout)
             refuse(given.flat, self.layout)
@@ -109,23 +111,43 @@ class Bucket:
         *,
         weigh: bool = False,
         itemise: bool = False,
+        chosen: Sparse | None = None,
     ) -> EncodedBucket:
-        """The message; ``given`` is what ``accumulate`` returned last.
+        """The message; ``given`` is what ``accumulating`` returned last.
 
         ``weigh``, ``itemise``: find ``EncodedBucket.sent`` and ``EncodedBucket.parts`` too.
+        ``chosen``: what ``selecting`` has chosen already.
         """
-        sent = self._selector.select(given, density, rng)
-        staged = self._staging.to_host(sent)
+        if chosen is None:
+            sent = self._selector.select(given, density, rng)
+            staged = self._staging.to_host(sent)
+        else:
+            sent, staged = self._returned(chosen, given.flat), chosen
         encoded = encode(staged, self._values, rng, self._buffer)
         mass = float(encoded.values.abs().sum()) if weigh else 0.0
         read = sent.values  # where they travel as they are, they need not come back
-        if encoded.values is not staged.values:
+        if encoded.values is not staged.values or read is staged.values:
             read = self._staging.to_device(encoded.values, given.flat.device)
         self._memory.update(given, replace(sent, values=read))
         parts = self._shares(staged, len(encoded.payload)) if itemise else ()
         return EncodedBucket(
             encoded.payload, sent.size, sent.count, sent.selection, given.sum_abs, mass, parts
         )
+
+    def _returned(self, chosen: Sparse, flat: Tensor) -> Sparse:
+        """Return ``chosen`` with what is known of it on the device: its indices, or all values."""
+        if chosen.indices is None:
+            return replace(chosen, values=flat)
+        return replace(chosen, indices=self._staging.to_device(chosen.indices, flat.device))
+
+    @property
+    def queues(self) -> bool:
+        """Return whether ``selecting`` can be used."""
+        return self._selector.queues
+
+    def selecting(self, given: AccumulatedGradient, density: float) -> Fetching[Sparse]:
+        """Choose for ``encode``; other buckets' elements can be waited for too."""
+        return self._selector.selecting(given, density)
 
     def _shares(self, sent: Sparse, length: int) -> tuple[ParameterShare, ...]:
         """Return each parameter's share of ``sent``, on the host: there nothing is waited for."""
@@ -224,7 +246,7 @@ class Compressor:
         self._layouts = dict(layouts or {})
         self._buckets: dict[str, list[Bucket]] = {}
         self._joined: dict[str, PayloadBuffer] = {}
-        self._scratch = BufferPool()
+        self._scratch, self._staging = BufferPool(), Staging()
         self._loaded = Checkpoint(recipe.memory.name)
 
     @classmethod
@@ -255,14 +277,30 @@ class Compressor:
         flat = self._flat(name, flat)
         buckets = self._buckets_of(name)
         densities = _densities(density, len(buckets))
-        parts = _split(flat, self._layouts[name]) if self.recipe.layers else [flat]
         # all are looked at before any memory takes something in
-        given = [bucket.accumulate(part) for bucket, part in zip(buckets, parts, strict=True)]
+        given = self._accumulated(name, flat)
+        chosen: Sequence[Sparse | None] = [None] * len(buckets)
+        if self._queued(flat) and all(bucket.queues for bucket in buckets):
+            both = zip(given, densities, strict=True)
+            chosen = self._staging.together([b.selecting(p, share) for (b, p), share in both])
         packed = [
-            bucket.encode(accumulated, share, rng, weigh=self.weigh, itemise=self.itemise)
-            for bucket, accumulated, share in zip(buckets, given, densities, strict=True)
+            bucket.encode(p, share, rng, weigh=self.weigh, itemise=self.itemise, chosen=sent)
+            for (bucket, p), share, sent in zip(given, densities, chosen, strict=True)
         ]
         return self._message(name, packed) if self.recipe.layers else packed[0]
+
+    def _queued(self, flat: Tensor) -> bool:
+        """Return whether ``flat`` is on a device that is waited for once for all parameters."""
+        return self.recipe.layers and kernels.of(flat).queues
+
+    def _accumulated(self, name: str, flat: Tensor) -> list[tuple[Bucket, AccumulatedGradient]]:
+        """Each of the buckets with what it is to compress of ``flat``."""
+        buckets = self._buckets_of(name)
+        parts = _split(flat, self._layouts[name]) if self.recipe.layers else [flat]
+        works = [bucket.accumulating(part) for bucket, part in zip(buckets, parts, strict=True)]
+        together = self._queued(flat)
+        given = self._staging.together(works) if together else [fetched(work) for work in works]
+        return [*zip(buckets, given, strict=True)]
 
     def decompress(self, name: str, payload: Buffer, out: Tensor) -> None:
         """Set ``out`` (float32 (n,), any device) to what ``payload`` holds, zeros elsewhere.

@@ -18,6 +18,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from testbed.compress import indices
+from testbed.compress.kernels.base import Fetching, fetched
 from testbed.compress.layout import Layout
 from testbed.errors import GradientError, InputError
 
@@ -144,14 +145,22 @@ def error_curve(p: Tensor, levels: Sequence[float]) -> list[float]:
     by linear interpolation. Raises GradientError for NaN or infinity, InputError for a density
     outside (0, 1].
     """
+    return fetched(error_curving(p, levels))
+
+
+def error_curving(p: Tensor, levels: Sequence[float]) -> Fetching[list[float]]:
+    """``error_curve``, for which those of other vectors can be waited for too."""
     for level in levels:
         check_density(level)
-    energy = _energy(p)
+    if not p.numel():
+        return [0.0] * (1 + len(levels))
+    pieces, squares = yield [_energies(p), p[:: stride(p.numel())].double().square()]
+    energy = float(sum(pieces.tolist()))
     if not isfinite(energy):
         raise GradientError(f"the energy of {p.numel()} elements is {energy}: there is no curve")
     if not energy:
         return [0.0] * (1 + len(levels))
-    sums = _sums(p)
+    sums = _sums(squares)
     total = float(sums[-1])
     if not total:
         return [energy, *(0.0 for _ in levels)]
@@ -159,13 +168,12 @@ def error_curve(p: Tensor, levels: Sequence[float]) -> list[float]:
     return [energy, *(max(0.0, 1 - kept / total) for kept in _kept(sums, counts))]
 
 
-def _energy(p: Tensor) -> float:
-    """‖p‖², piece by piece; an accelerator is waited for once."""
+def _energies(p: Tensor) -> Tensor:
+    """‖p‖² of each piece, float64."""
     import torch
 
     pieces = (p[begin : begin + _PIECE].double() for begin in range(0, p.numel(), _PIECE))
-    sums = [piece.square().sum() for piece in pieces]
-    return float(sum(torch.stack(sums).tolist())) if sums else 0.0
+    return torch.stack([piece.square().sum() for piece in pieces])
 
 
 def stride(size: int) -> int:
@@ -176,9 +184,8 @@ def stride(size: int) -> int:
     return step
 
 
-def _sums(p: Tensor) -> Tensor:
+def _sums(squares: Tensor) -> Tensor:
     """Energy of the 0, 1, 2, … largest of the sample, float64."""
-    squares = p[:: stride(p.numel())].double().square().cpu()
     sums = squares.new_zeros(squares.numel() + 1)
     sums[1:] = squares.sort(descending=True).values.cumsum(0)
     return sums

@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from testbed.compress import kernels
-from testbed.compress.base import AccumulatedGradient, Memory, Options, Sparse
+from testbed.compress.base import AccumulatedGradient, Given, Memory, Options, Sparse
+from testbed.compress.kernels.base import Fetching, fetched
 from testbed.compress.layout import Layout
 from testbed.errors import InputError
 
@@ -72,14 +73,23 @@ def key(name: str, vector: str) -> str:
 
 
 def _subtract(given: AccumulatedGradient, sent: Sparse) -> None:
-    """p ← p − sent, whose values may view p and are void afterwards."""
+    """p ← p − sent, whose values may view p and are void afterwards. They have been encoded: that
+    looks at every index."""
     if sent.indices is None:
         given.flat.sub_(sent.values)
     else:
-        kernels.of(given.flat).subtract_at(given.flat, sent.indices, sent.values)
+        kernels.of(given.flat).subtract_at(given.flat, sent.indices, sent.values, known=True)
 
 
-class ErrorFeedback(Memory[Options]):
+class QueuedMemory(Memory[Given]):
+    """Memory whose sums are queued on a device: ``accumulate`` is ``accumulating`` by itself."""
+
+    def accumulate(self, flat: Tensor) -> AccumulatedGradient:
+        """Valid until ``update``."""
+        return fetched(self.accumulating(flat))
+
+
+class ErrorFeedback(QueuedMemory[Options]):
     """One residual, float32 (n,), on the gradient's device; it does not depend on the density.
 
     p is made beside e, and takes its place once something was sent: a gradient that is refused
@@ -93,7 +103,7 @@ class ErrorFeedback(Memory[Options]):
         self._residual: Tensor | None = None
         self._spare: Tensor | None = None
 
-    def accumulate(self, flat: Tensor) -> AccumulatedGradient:
+    def accumulating(self, flat: Tensor) -> Fetching[AccumulatedGradient]:
         """g + e, valid until ``update``."""
         if self._residual is None:
             self._residual = flat.new_zeros(flat.shape)
@@ -101,7 +111,7 @@ class ErrorFeedback(Memory[Options]):
             self._residual = self._residual.to(flat.device)
         if self._spare is None:
             self._spare = flat.new_empty(flat.shape)
-        statistics = kernels.of(flat).add(self._residual, flat, self._spare)
+        statistics = yield from kernels.of(flat).adding(self._residual, flat, self._spare)
         return AccumulatedGradient(self._spare, statistics.sum_abs, statistics.max_abs)
 
     def update(self, given: AccumulatedGradient, sent: Sparse) -> None:
@@ -134,7 +144,7 @@ class MomentumOptions(Options):
     )
 
 
-class MomentumCorrection(Memory[MomentumOptions]):
+class MomentumCorrection(QueuedMemory[MomentumOptions]):
     """Velocity u and residual v, float32 (n,) each, on the gradient's device.
 
     A message of all elements (no indices) masks nothing: sent exactly, it is plain momentum. Where
@@ -151,7 +161,7 @@ class MomentumCorrection(Memory[MomentumOptions]):
         self._kept: dict[str, Tensor] = {}
         self._next: dict[str, Tensor] = {}
 
-    def accumulate(self, flat: Tensor) -> AccumulatedGradient:
+    def accumulating(self, flat: Tensor) -> Fetching[AccumulatedGradient]:
         """v + m·u + g, valid until ``update``."""
         import torch
 
@@ -163,7 +173,7 @@ class MomentumCorrection(Memory[MomentumOptions]):
                 self._next[kind] = flat.new_empty(flat.shape)
         velocity, residual = self._next[VELOCITY], self._next[RESIDUAL]
         torch.add(flat, self._kept[VELOCITY], alpha=self.options.momentum, out=velocity)
-        statistics = kernels.of(flat).add(self._kept[RESIDUAL], velocity, residual)
+        statistics = yield from kernels.of(flat).adding(self._kept[RESIDUAL], velocity, residual)
         return AccumulatedGradient(residual, statistics.sum_abs, statistics.max_abs)
 
     def update(self, given: AccumulatedGradient, sent: Sparse) -> None:
@@ -187,14 +197,14 @@ class MomentumCorrection(Memory[MomentumOptions]):
         self._kept = {kind: vector for kind, vector in both.items() if vector is not None}
 
 
-class NoMemory(Memory[Options]):
+class NoMemory(QueuedMemory[Options]):
     """No compensation: nothing is kept."""
 
     name = "none"
 
-    def accumulate(self, flat: Tensor) -> AccumulatedGradient:
+    def accumulating(self, flat: Tensor) -> Fetching[AccumulatedGradient]:
         """``flat`` itself."""
-        statistics = kernels.of(flat).measure(flat)
+        statistics = yield from kernels.of(flat).measuring(flat)
         return AccumulatedGradient(flat, statistics.sum_abs, statistics.max_abs)
 
     def update(self, given: AccumulatedGradient, sent: Sparse) -> None:

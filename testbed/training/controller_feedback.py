@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from testbed.compress.base import AccumulatedGradient, RecipeChoice, Selection
 from testbed.compress.compressor import Compressor, EncodedBucket
-from testbed.compress.gradient_stats import error_curve, report
+from testbed.compress.gradient_stats import error_curving, report
+from testbed.compress.kernels.torch_ops import Staging
 from testbed.compress.layout import Shard
 from testbed.control.base import LEVELS, Controller, LayerController, Observation
 from testbed.exchange.base import TransferTiming
@@ -71,6 +72,7 @@ class ControllerAdapter:
         self._every: int = controller.curve_interval
         self._steps = 0
         self._curves: dict[str, list[float]] = {}
+        self._staging = Staging()
         self._last: Observation | None = None
         self._agreed = ControllerStats()
         compressor.weigh = "memory" in self._watched
@@ -102,8 +104,10 @@ class ControllerAdapter:
 
     def add_curves(self, shard: Shard, given: Iterable[tuple[str, AccumulatedGradient]]) -> None:
         """Take the error curves of what ``shard`` will be compressed from, by first parameter."""
-        for name, vector in given:
-            self._curves[name if self._layered else shard.name] = error_curve(vector.flat, LEVELS)
+        vectors = dict(given)
+        works = [error_curving(vector.flat, LEVELS) for vector in vectors.values()]
+        for name, curve in zip(vectors, self._staging.together(works), strict=True):
+            self._curves[name if self._layered else shard.name] = curve
 
     def sent(self, packed: Sequence[EncodedBucket]) -> SentMass:
         """Return the mass of ``packed``, a message for every shard of this step's gradient."""
@@ -200,10 +204,8 @@ class ObservableCompressor(Compressor):
     def compensated(self, name: str, flat: Tensor) -> Iterator[tuple[str, AccumulatedGradient]]:
         """Yield the vectors that ``compress`` of ``flat`` would choose from, by first parameter.
         Each is void when its bucket is used again. Raises what ``compress`` does."""
-        flat, end = self._flat(name, flat), 0
-        for bucket in self._buckets_of(name):
-            begin, end = end, end + bucket.layout.size
-            yield bucket.layout.parts[0].name, bucket.accumulate(flat[begin:end])
+        for bucket, given in self._accumulated(name, self._flat(name, flat)):
+            yield bucket.layout.parts[0].name, given
 
 
 class FitReporter:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,9 +22,11 @@ from test_overlapped_threads import Hosts
 
 from testbed.algorithms import Algorithm
 from testbed.compress.aggregate import Aggregate
-from testbed.compress.base import Sparse
+from testbed.compress.base import Recipe, RecipeChoice, Sparse
 from testbed.compress.compressor import Compressor
 from testbed.compress.kernels.torch_ops import Staging
+from testbed.compress.layout import Layout
+from testbed.compress.payload import split
 from testbed.fabric.host_node import HostNode
 from testbed.records.events import PHASES
 from testbed.training.replica import DeviceClock, DeviceStaging, configure_torch
@@ -141,6 +147,75 @@ def test_messages_and_memory_are_the_hosts(values: str) -> None:
         assert bytes(here.payload) == bytes(there.payload)
     memories = [maker.state()["memory"]["x"].cpu() for maker in makers]
     assert torch.equal(*memories)
+
+
+def waits(work: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> int:
+    """For how many results of the device the host waits in ``work``: events, and what PyTorch warns of."""
+    blocked = []
+    synchronize = torch.cuda.Event.synchronize
+
+    def counted(event: torch.cuda.Event) -> None:
+        if not event.query():
+            blocked.append(event)
+        synchronize(event)
+
+    torch.cuda.synchronize()
+    with monkeypatch.context() as patched, warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        patched.setattr(torch.cuda.Event, "synchronize", counted)
+        torch.cuda._sleep(SHORT)  # nothing is ready when it is asked for
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            work()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    return len(blocked) + sum("synchroniz" in str(own.message) for own in warned)
+
+
+def layered(selector: str, sizes: list[int]) -> tuple[Recipe, Layout]:
+    recipe = Recipe(RecipeChoice(selector), memory=RecipeChoice("feedback"), layers=True)
+    return recipe, Layout.of((f"layer{number}", (size,)) for number, size in enumerate(sizes))
+
+
+@pytest.mark.parametrize("selector", ["laplace", "topk"])
+def test_a_bucket_waits_as_often_for_many_parameters_as_for_few(
+    selector: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once for statistics and once for elements; once or twice more where a threshold was missed."""
+    counts = []
+    for number in (3, 30):
+        recipe, layout = layered(selector, [3_000, 20_000, 700] * (number // 3))
+        maker = Compressor(recipe, {"x": layout})
+        for step in range(12):
+            x = torch.randn(layout.size, generator=torch.Generator().manual_seed(step)).cuda()
+            work = partial(maker.compress, "x", x, 0.05, Random(step))
+            counts.append(waits(work, monkeypatch))
+            assert counts[-1] <= 4 or step < 2  # the first make buffers
+        assert sorted(counts[-12:])[5] <= 3
+    alone = Compressor(replace(recipe, layers=False), {"x": layout})
+    assert waits(partial(alone.compress, "x", x, 0.05, Random(0)), monkeypatch) > 0
+
+
+@pytest.mark.parametrize("values", ["fp32", "int8"])
+@pytest.mark.parametrize("selector", ["laplace", "topk", "dense"])
+def test_layers_are_compressed_as_if_each_were_alone(selector: str, values: str) -> None:
+    recipe, layout = layered(selector, [3_000, 40, 300_000, 700, 5, 90_000])
+    recipe = replace(recipe, values=RecipeChoice(values))
+    together, each = Compressor(recipe, {"x": layout}), []
+    for part in layout:
+        whole = Layout.of([(part.name, part.shape)])
+        each.append(Compressor(replace(recipe, layers=False), {"x": whole}))
+    for step in range(6):
+        x = torch.randn(layout.size, generator=torch.Generator().manual_seed(step))
+        x = (x * x.abs() ** (step % 4)).cuda()
+        sent, wanted = together.compress("x", x, 0.03, Random(1)), []
+        for part, maker in zip(layout, each, strict=True):
+            own = x[part.offset : part.offset + part.size]
+            wanted.append(bytes(maker.compress("x", own, 0.03, Random(1)).payload))
+        assert [bytes(own) for own in split(sent.payload, len(each))] == wanted
+    kept = together.state()["memory"]
+    for part, maker in zip(layout, each, strict=True):
+        assert torch.equal(kept[part.name], maker.state()["memory"][part.name])
 
 
 def test_an_instant_is_the_devices_and_holds_nobody_up(device: torch.device) -> None:

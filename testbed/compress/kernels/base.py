@@ -6,11 +6,28 @@ plain PyTorch, ``cpu.CpuKernels`` and ``torch_ops.CudaKernels`` faster ones.
 
 from __future__ import annotations
 
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+Result = TypeVar("Result")
+Fetching = Generator["Sequence[Tensor]", "Sequence[Tensor]", Result]
+"""Work that needs contents of a device's tensors on the host: it yields the tensors and is sent
+copies. Several such works wait together (``torch_ops.Staging.together``), or each by itself."""
+
+
+def fetched(work: Fetching[Result]) -> Result:
+    """The result of ``work`` alone: for whatever it needs, the device is waited for."""
+    try:
+        wanted = next(work)
+        while True:
+            wanted = work.send([tensor.cpu() for tensor in wanted])
+    except StopIteration as done:
+        result: Result = done.value
+        return result
 
 
 @dataclass(frozen=True, slots=True)

@@ -197,12 +197,16 @@ class CpuKernels(Operations):
 
         return torch.from_numpy(np.sum(over(bits.size, part), axis=0))
 
-    def subtract_at(self, flat: Tensor, indices: Tensor, values: Tensor) -> None:
+    def subtract_at(
+        self, flat: Tensor, indices: Tensor, values: Tensor, *, known: bool = False
+    ) -> None:
         """Indices occur once: threads do not meet."""
+        del known
         _scatter(passes.subtract_at, flat, indices, values)
 
-    def add_at(self, flat: Tensor, indices: Tensor, values: Tensor) -> None:
+    def add_at(self, flat: Tensor, indices: Tensor, values: Tensor, *, known: bool = False) -> None:
         """Indices occur once: threads do not meet."""
+        del known
         _scatter(passes.add_at, flat, indices, values)
 
 

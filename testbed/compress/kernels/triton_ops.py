@@ -17,7 +17,7 @@ from torch import Tensor
 from triton.errors import TritonError
 
 from testbed.compress.kernels import compilation
-from testbed.compress.kernels.base import GradientStatistics, Moments, Workspace
+from testbed.compress.kernels.base import Fetching, GradientStatistics, Moments, Workspace
 from testbed.compress.kernels.compilation import DIGITS, as_float32
 from testbed.compress.kernels.torch_ops import CudaKernels
 from testbed.compress.kernels.triton_selection import (
@@ -224,11 +224,11 @@ class TritonKernels(CudaKernels):
         if [one.sum_abs for one in seen] != [4.0, 2.0] or numbers != (0, 2, 2, 2, 2):
             raise RuntimeError(f"Triton's kernels give {seen}, {numbers}")
 
-    def measure(self, flat: Tensor) -> GradientStatistics:
-        """As ``add``, which reads one vector more and writes one."""
+    def measuring(self, flat: Tensor) -> Fetching[GradientStatistics]:
+        """As ``adding``, which reads one vector more and writes one."""
         return _statistics(flat, flat, flat, adds=False)
 
-    def add(self, first: Tensor, second: Tensor, out: Tensor) -> GradientStatistics:
+    def adding(self, first: Tensor, second: Tensor, out: Tensor) -> Fetching[GradientStatistics]:
         """A sum and a maximum of each program, then of all."""
         return _statistics(first, second, out, adds=True)
 
@@ -253,7 +253,7 @@ class TritonKernels(CudaKernels):
         """What each program picks, put one behind the other."""
         return select_above(flat, threshold, space)
 
-    def digit_counts(self, flat: Tensor, digit: int = 0, prefix: int = 0) -> Tensor:
+    def counting_digits(self, flat: Tensor, digit: int, prefix: int) -> Fetching[Tensor]:
         """In several histograms, which are added: integers, in whatever order."""
         size, programs = size_of(flat), _programs(flat, LONG_TILE)
         shift, width = DIGITS[digit]
@@ -263,18 +263,23 @@ class TritonKernels(CudaKernels):
             launch(_later_digits, programs, *arguments, prefix << shift + width, tile=LONG_TILE)
         else:
             launch(_first_digits, programs, *arguments, tile=LONG_TILE)
-        return counts.sum(dim=0, dtype=torch.int64).cpu()
+        (total,) = yield [counts.sum(dim=0, dtype=torch.int64)]
+        return total
 
-    def subtract_at(self, flat: Tensor, indices: Tensor, values: Tensor) -> None:
+    def subtract_at(
+        self, flat: Tensor, indices: Tensor, values: Tensor, *, known: bool = False
+    ) -> None:
         """Indices occur once: programs do not meet."""
-        _shift(flat, indices, values, -1.0)
+        _shift(flat, indices, values, -1.0, known)
 
-    def add_at(self, flat: Tensor, indices: Tensor, values: Tensor) -> None:
+    def add_at(self, flat: Tensor, indices: Tensor, values: Tensor, *, known: bool = False) -> None:
         """Indices occur once: programs do not meet."""
-        _shift(flat, indices, values, 1.0)
+        _shift(flat, indices, values, 1.0, known)
 
 
-def _statistics(first: Tensor, second: Tensor, out: Tensor, *, adds: bool) -> GradientStatistics:
+def _statistics(
+    first: Tensor, second: Tensor, out: Tensor, *, adds: bool
+) -> Fetching[GradientStatistics]:
     sizes = {size_of(first), size_of(second), size_of(out)}
     if len(sizes) != 1:
         raise ValueError(f"vectors of {', '.join(map(str, sorted(sizes)))} elements")
@@ -283,11 +288,12 @@ def _statistics(first: Tensor, second: Tensor, out: Tensor, *, adds: bool) -> Gr
         return GradientStatistics(0.0, 0.0)
     rows = out.new_empty((2, programs), dtype=torch.float64)
     launch(_summed, programs, first, second, out, rows, sizes.pop(), adds=adds, tile=TILE)
-    sums, tops = rows.cpu().numpy()
+    (host,) = yield [rows]
+    sums, tops = host.numpy()
     return GradientStatistics(float(sums.sum()), float(np.int32(tops.max()).view(np.float32)))
 
 
-def _shift(flat: Tensor, indices: Tensor, values: Tensor, sign: float) -> None:
+def _shift(flat: Tensor, indices: Tensor, values: Tensor, sign: float, known: bool) -> None:
     size, count = size_of(flat), size_of(values)
     if indices.shape != values.shape or indices.dtype != torch.int64 or indices.stride() != (1,):
         raise ValueError(f"{indices.dtype} {tuple(indices.shape)} indices for {count} values")
@@ -295,6 +301,8 @@ def _shift(flat: Tensor, indices: Tensor, values: Tensor, sign: float) -> None:
         return
     programs = _programs(values, SHORT_TILE)
     launch(_shifted, programs, flat, indices, values, sign, size, count, tile=SHORT_TILE)
+    if known:
+        return
     first, last = torch.stack((indices[0], indices[-1])).tolist()
     if first < 0 or last >= size:
         raise IndexError(f"indices outside a vector of {size} elements")

@@ -29,7 +29,7 @@ from pydantic import Field
 
 from testbed.compress import gradient_stats, kernels
 from testbed.compress.base import AccumulatedGradient, Options, Selection, Sparse
-from testbed.compress.kernels.base import Workspace
+from testbed.compress.kernels.base import Fetching, Workspace, fetched
 from testbed.compress.kernels.compilation import DIGITS
 from testbed.compress.selectors import CountSelector
 from testbed.compress.selectors.threshold_search import (
@@ -40,13 +40,14 @@ from testbed.compress.selectors.threshold_search import (
     chosen,
     guessed,
     narrowed,
+    narrowing,
     parted,
     probe,
     rounded,
 )
 
 if TYPE_CHECKING:
-    from testbed.compress.kernels.torch_ops import Operations
+    from torch import Tensor
 
 
 _LEAST_SLACK, _MOST_SLACK = 0.1, 31.0
@@ -119,6 +120,18 @@ class ThresholdPredictor:
             self.slope = slope
 
 
+def _first(flat: Tensor) -> Tensor:
+    """The index of the first element."""
+    return flat.new_zeros(1).long()
+
+
+def _zero(size: int, index: Tensor, value: Tensor) -> Sparse:
+    """One element of a vector of zeros."""
+    return Sparse(size, index, value, selection=Selection(passes=1.0))
+
+
+_ROOM = 2
+"""So many times as much room as elements that are expected."""
 _SMALL = 512
 """Vectors of so many elements or fewer are selected from without tolerance."""
 
@@ -169,14 +182,37 @@ class Laplace(CountSelector[LaplaceOptions]):
         """About ``count`` elements; one zero of a vector of zeros."""
         del rng
         flat = given.flat
-        size = flat.numel()
         if not given.sum_abs:
-            selection = Selection(passes=1.0)
-            return Sparse(size, flat.new_zeros(1).long(), flat[:1], selection=selection)
-        window = ProbeWindow.around(count, self.options.tolerance if size > _SMALL else 0.0)
-        bisecting = self.options.correction == "bisection"
-        sent, selection = (self._bisected if bisecting else self._selected)(given, window)
-        return Sparse(size, sent.indices, sent.values, selection=selection)
+            return _zero(flat.numel(), _first(flat), flat[:1].clone())
+        window = self._window(given, count)
+        if self.options.correction == "bisection":
+            sent, selection = self._bisected(given, window)
+        else:
+            sent, selection = fetched(self._selected(given, window))
+        return Sparse(flat.numel(), sent.indices, sent.values, selection=selection)
+
+    @property
+    def queues(self) -> bool:
+        """Return whether ``choosing`` can be used: not where fits or probes are wanted."""
+        return not self.options.fit_every and self.options.correction == "fast"
+
+    def selecting(self, given: AccumulatedGradient, density: float) -> Fetching[Sparse]:
+        """As ``select``."""
+        self._steps += 1
+        return super().selecting(given, density)
+
+    def choosing(self, given: AccumulatedGradient, count: int) -> Fetching[Sparse]:
+        """Enough elements come to the host, where those that are sent are chosen among them."""
+        if not given.sum_abs:
+            indices, values = yield [_first(given.flat), given.flat[:1]]
+            return _zero(given.flat.numel(), indices, values)
+        window = self._window(given, count)
+        sent, selection = yield from self._selected(given, window, queued=True)
+        return Sparse(given.flat.numel(), sent.indices, sent.values, selection=selection)
+
+    def _window(self, given: AccumulatedGradient, count: int) -> ProbeWindow:
+        small = given.flat.numel() <= _SMALL
+        return ProbeWindow.around(count, 0.0 if small else self.options.tolerance)
 
     def state(self) -> dict[str, float]:
         """Where the threshold was, and the number of steps."""
@@ -189,28 +225,29 @@ class Laplace(CountSelector[LaplaceOptions]):
         self._aim = ThresholdPredictor(**aim)
 
     def _selected(
-        self, given: AccumulatedGradient, window: ProbeWindow
-    ) -> tuple[Candidates, Selection]:
-        """For a vector that is not all zeros and a count below its size."""
+        self, given: AccumulatedGradient, window: ProbeWindow, *, queued: bool = False
+    ) -> Fetching[tuple[Candidates, Selection]]:
+        """For a vector that is not all zeros and a count below its size; on the host, if
+        ``queued``."""
         flat, aim, operations = given.flat, self._aim, kernels.of(given.flat)
         size, scale = flat.numel(), given.sum_abs / flat.numel()
         free = operations.few_are_free
         expected = aim.cautious(window.aim / size, few_are_free=free)
         low = max(rounded(expected * scale), LEAST_MAGNITUDE)
-        left, passes = Candidates(*operations.select_above(flat, low, self._left)), 2.0
+        room = int(_ROOM * (1 + aim.slack) * window.aim) + _SMALL if queued else 0
+        left, passes = (yield from self._above(flat, low, room)), 2.0
         if left.count >= window.least or low == LEAST_MAGNITUDE:
             aim.met(few_are_free=free)
         else:
             aim.missed()
-            low = max(
-                narrowed(operations, flat, window.aim, 0, ThresholdPosition()).edge(1),
-                LEAST_MAGNITUDE,
-            )
-            left, passes = Candidates(*operations.select_above(flat, low, self._left)), 4.0
+            position = yield from narrowing(operations, flat, window.aim, 0, ThresholdPosition())
+            low = max(position.edge(1), LEAST_MAGNITUDE)
+            room = position.above + position.tied if queued else 0
+            left, passes = (yield from self._above(flat, low, room)), 4.0
         if left.count <= window.most:
             aim.update(low / scale, left.count / size, None)
             return left, Selection(passes, low)
-        sent, threshold, ties, reads = self._corrected(operations, left, low, scale, window)
+        sent, threshold, ties, reads = self._corrected(left, low, scale, window)
         if sent.count < left.count:
             slope = (threshold - low) / scale / log(left.count / sent.count)
             aim.update(threshold / scale, sent.count / size, slope)
@@ -245,16 +282,19 @@ class Laplace(CountSelector[LaplaceOptions]):
         passes += (len(DIGITS) + 1) * left.count / flat.numel()
         return sent, Selection(passes, threshold, position.tied - 1)
 
+    def _above(self, flat: Tensor, low: float, room: int) -> Fetching[Candidates]:
+        """All from ``low`` on; on the host, if there is a ``room`` for them."""
+        operations = kernels.of(flat)
+        if not room:
+            return Candidates(*operations.select_above(flat, low, self._left))
+        return Candidates(*(yield from operations.taking(flat, low, room)))
+
     def _corrected(
-        self,
-        operations: Operations,
-        left: Candidates,
-        low: float,
-        scale: float,
-        window: ProbeWindow,
+        self, left: Candidates, low: float, scale: float, window: ProbeWindow
     ) -> tuple[Candidates, float, int, int]:
         """Return what is sent of more than enough, its least magnitude, ties at that, and readings
         of ``left``."""
+        operations = kernels.of(left.values)
         slope = self._aim.slope * scale
         threshold = guessed(left, low, slope, window.aim)
         sent = chosen(operations, left, threshold, self._kept)

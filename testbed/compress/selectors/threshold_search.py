@@ -17,7 +17,7 @@ import numpy as np
 
 from testbed.compress import kernels
 from testbed.compress.base import AccumulatedGradient, Given, Selection, Sparse
-from testbed.compress.kernels.base import Moments, Workspace
+from testbed.compress.kernels.base import Fetching, Moments, Workspace, fetched
 from testbed.compress.kernels.compilation import DIGITS
 from testbed.compress.selectors import CountSelector
 
@@ -66,7 +66,14 @@ def narrowed(
     operations: Operations, flat: Tensor, rank: int, digit: int, position: ThresholdPosition
 ) -> ThresholdPosition:
     """``position`` of ``rank`` with digit number ``digit`` more; one pass over ``flat``."""
-    counts = operations.digit_counts(flat, digit, position.bits).numpy()
+    return fetched(narrowing(operations, flat, rank, digit, position))
+
+
+def narrowing(
+    operations: Operations, flat: Tensor, rank: int, digit: int, position: ThresholdPosition
+) -> Fetching[ThresholdPosition]:
+    """``narrowed``, for which others can be waited for too."""
+    counts = (yield from operations.counting_digits(flat, digit, position.bits)).numpy()
     from_above = counts[::-1].cumsum()
     steps = int(from_above.searchsorted(rank - position.above))
     value = counts.size - 1 - steps

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from testbed.compress import kernels
 from testbed.compress.base import AccumulatedGradient, Options, Selection, Selector, Sparse
 from testbed.compress.gradient_stats import check_density
-from testbed.compress.kernels.base import Workspace
+from testbed.compress.kernels.base import Fetching, Workspace
 from testbed.compress.kernels.compilation import DIGITS
-from testbed.compress.selectors import CountSelector
+from testbed.compress.selectors import CountSelector, whole
 from testbed.compress.selectors.threshold_search import (
     Candidates,
     ThresholdPosition,
@@ -47,6 +47,25 @@ class TopK(CountSelector[Options]):
         indices, selection = _largest(flat.abs(), count)
         return Sparse(flat.numel(), indices, flat[indices], selection=selection)
 
+    @property
+    def queues(self) -> bool:
+        """Return whether ``choosing`` can be used."""
+        return True
+
+    def choosing(self, given: AccumulatedGradient, count: int) -> Fetching[Sparse]:
+        """The number is known: so is the room for them."""
+        from testbed.compress.kernels.torch_ops import nth_marked, numbered
+
+        flat, magnitudes = given.flat, given.flat.abs()
+        threshold = magnitudes.topk(count, sorted=False).values.min()
+        tied = magnitudes == threshold
+        ties, reach = numbered(tied), magnitudes >= threshold
+        first = ties <= count - reach.sum() + ties[-1]  # the last of equal ones are left out
+        indices = nth_marked(numbered(reach & (first | ~tied)), count)
+        at, number, indices, values = yield [threshold, ties[-1], indices, flat[indices]]
+        selection = Selection(PASSES, float(at), int(number) - 1)
+        return Sparse(flat.numel(), indices, values, selection=selection)
+
 
 def _largest(magnitudes: Tensor, count: int) -> tuple[Tensor, Selection]:
     """Ascending int64 indices of the ``count`` largest; scanning for them needs no sort."""
@@ -72,6 +91,16 @@ class Dense(Selector[Options]):
         del rng
         check_density(density)
         return Sparse(given.flat.numel(), None, given.flat, selection=Selection(passes=0.0))
+
+    @property
+    def queues(self) -> bool:
+        """Return whether ``selecting`` can be used."""
+        return True
+
+    def selecting(self, given: AccumulatedGradient, density: float) -> Fetching[Sparse]:
+        """Copied to the host."""
+        check_density(density)
+        return whole(given)
 
 
 class Radix(CountSelector[Options]):

@@ -224,4 +224,4 @@ def _add(message: Sparse, total: Tensor) -> None:
     if message.indices is None:
         total.add_(values)
     else:
-        kernels.of(total).add_at(total, message.indices.to(total.device), values)
+        kernels.of(total).add_at(total, message.indices.to(total.device), values, known=True)
