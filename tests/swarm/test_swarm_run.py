@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -94,6 +95,7 @@ for _ in range(6):
     dist.all_reduce(values)
     mark.step(total=float(values[0]))
 print(pathlib.Path("data/word.txt").read_text(), os.environ["WORLD_SIZE"], int(values.sum()))
+pathlib.Path(os.environ["NARROWS_OUTPUT"], "weights").write_bytes(bytes([os.getuid() % 256]))
 print("of thread", os.environ["OMP_NUM_THREADS"], "in", os.environ["NARROWS_NODE"])
 """
 STEPS = 14
@@ -243,6 +245,7 @@ def executed(
 ) -> tuple[subprocess.CompletedProcess[str], Path]:
     """``testbed exec`` on the first host, in a folder of its own; also the run's directory."""
     (folder / "scenario.yaml").write_text(scenario)
+    os.chown(folder, 4711, 4711)  # nobody is root in a task
     here = ["env", "-C", str(folder), sys.executable, "-m"]  # nsenter begins at the root
     options = [*here, "testbed", "exec", "scenario.yaml", "--fabric", "swarm"]
     done = subprocess.run(
@@ -266,6 +269,10 @@ def test_a_command_of_ones_own_runs_on_three_hosts(lab: Lab, tmp_path: Path) -> 
     accepted_run(directory, done.returncode)
     for rank in range(3):
         log = (directory / "log" / f"worker-{rank}.log").read_text()
+        with tarfile.open(directory / "output" / f"worker-{rank}.tar") as kept:
+            weights = kept.extractfile("weights")
+            assert weights is not None
+            assert weights.read() == bytes([4711 % 256])
         assert log.splitlines()[-2:] == ["narrow 3 750000", f"of thread 2 in worker-{rank}"]
     events = read_events(directory)
     assert [event["status"] for event in events["process"]] == [0, 0, 0]

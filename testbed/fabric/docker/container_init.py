@@ -14,6 +14,7 @@ over this go frames of a kind, a number and bytes.
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -28,6 +29,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
+from pathlib import Path
 from typing import IO
 
 from testbed.process import module_command
@@ -38,10 +40,13 @@ KILL, START = "SIGUSR1", "SIGUSR2"
 LISTEN, COMMANDS = "--listen", "--commands"
 MARKS_PATH = "/tmp/.narrows-marks"
 """Where commands' processes find the listener of their marks, in their container."""
-FILES, LAUNCH, OUTPUT, ENDED, SIGNAL, OPENED, MARKS, CLOSED, KEEP = range(9)
+OUTPUT_PATH = "/output"
+"""Where they put what is to be kept."""
+FILES, LAUNCH, PRINTED, ENDED, SIGNAL, OPENED, MARKS, CLOSED, KEEP, KEPT = range(10)
 """Kinds of frames: the working folder's files, as an archive, and its answer, what went wrong; a
 command to start, its output (nothing: its end), its exit status; a signal to all; a connection for
-marks, what it carries, and its end; that all stays when the connection ends."""
+marks, what it carries, and its end; that all stays when the connection ends; how many bytes are
+taken of what is to be kept, and its answer, an archive (of nothing where it is larger)."""
 _HEARD = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM, signal.SIGCHLD)
 _SIGNAL_OFFSET = 128
 _REQUEST_S, _REQUEST_BYTES = 1.0, 64
@@ -229,6 +234,8 @@ class CommandKeeper(Keeper):
             self._launch(number, data)
         elif kind == SIGNAL:
             self._signal(number)
+        elif kind == KEPT:
+            self._say(KEPT, 0, self._kept(number))
         elif kind == KEEP:
             self._stays = True
         elif number in self._connections:
@@ -244,6 +251,22 @@ class CommandKeeper(Keeper):
             return str(error)
         return ""
 
+    def _kept(self, most_bytes: int) -> bytes:
+        buffer = io.BytesIO()
+
+        def bounded(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+            if buffer.tell() + entry.size > most_bytes:
+                raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+            return entry
+
+        try:
+            with tarfile.open(fileobj=buffer, mode="w") as archive:
+                for path in sorted(Path(OUTPUT_PATH).iterdir()):
+                    archive.add(path, path.name, filter=bounded)
+        except OSError:
+            return b""
+        return buffer.getvalue()
+
     def _launch(self, number: int, data: bytes) -> None:
         command, variables = json.loads(data)
         try:
@@ -257,8 +280,8 @@ class CommandKeeper(Keeper):
                 start_new_session=True,
             )
         except OSError as error:
-            self._say(OUTPUT, number, f"{command[0]}: {error.strerror}\n".encode())
-            self._say(OUTPUT, number)
+            self._say(PRINTED, number, f"{command[0]}: {error.strerror}\n".encode())
+            self._say(PRINTED, number)
             status = _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_STARTED
             self._say(ENDED, number, str(status).encode())
             return
@@ -269,7 +292,7 @@ class CommandKeeper(Keeper):
 
     def _pass_on(self, number: int, pipe: IO[bytes]) -> None:
         data = os.read(pipe.fileno(), _CHUNK)
-        self._say(OUTPUT, number, data)
+        self._say(PRINTED, number, data)
         if not data:
             self._sources.unregister(pipe.fileno())
             pipe.close()

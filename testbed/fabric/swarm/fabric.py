@@ -12,6 +12,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import zlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -52,7 +53,9 @@ FILE = "stack.yaml"
 CONNECT_S = 30.0
 LOGS_S = 10.0
 UNPACK_S = 60.0
-"""How long a task may take to write the files of the working folder."""
+"""How long a task may take to write the files of the working folder, and to send what is kept."""
+OUTPUT_BYTES = 256 << 20
+"""Most bytes of a node's output that are brought back."""
 _CHUNK = 1 << 16
 
 
@@ -96,6 +99,7 @@ class CommandChannel:
         self._socket, self._lock = connected, Lock()
         self._numbers = count(1)
         self._unpacked: Future[str] = Future()
+        self._kept: Future[bytes] = Future()
         self._processes: dict[int, RemoteProcess] = {}
         self._marks: dict[int, socket.socket] = {}
         self._listener = ""
@@ -129,6 +133,13 @@ class CommandChannel:
         """Send a signal to every process of the task but the first."""
         self._send(frames.SIGNAL, number)
 
+    def kept(self) -> bytes:
+        """What the task's processes want kept, as an archive; nothing where it cannot be had."""
+        self._send(frames.KEPT, OUTPUT_BYTES)
+        with suppress(TimeoutError):
+            return self._kept.result(UNPACK_S)
+        return b""
+
     def keep(self) -> None:
         """Have all stay when this end is closed."""
         self._send(frames.KEEP, 0)
@@ -145,7 +156,8 @@ class CommandChannel:
     def _read(self) -> None:
         take = {
             frames.FILES: lambda _, data: self._unpacked.set_result(data.decode(errors="replace")),
-            frames.OUTPUT: lambda number, data: self._processes[number].print(data),
+            frames.KEPT: lambda _, data: self._kept.set_result(data),
+            frames.PRINTED: lambda number, data: self._processes[number].print(data),
             frames.ENDED: lambda number, data: self._processes[number].end(int(data)),
             frames.OPENED: lambda number, _: self._open(number),
             frames.MARKS: self._hear,
@@ -162,8 +174,9 @@ class CommandChannel:
             self._end(process)
         for connected in [*self._marks.values()]:
             connected.close()
-        if not self._unpacked.done():
-            self._unpacked.set_result("its task has ended")
+        for answer, lost in ((self._unpacked, "its task has ended"), (self._kept, b"")):
+            if not answer.done():
+                answer.set_result(lost)
 
     @staticmethod
     def _end(process: RemoteProcess) -> None:
@@ -370,9 +383,28 @@ class SwarmFabric(JournaledFabric):
             self.swarm.save_logs(self.folder.folder("log"), staffed, LOGS_S)
 
     def destroy(self) -> None:
-        """Save the logs, then remove whatever of this run is there, on every host."""
+        """Save output and logs, then remove whatever of this run is there, on every host."""
         listening = () if self._listener is None else (self._listener.close,)
-        self.remove(self.swarm.close, *(each.close for each in self._commands.values()), *listening)
+        connected = [each.close for each in self._commands.values()]
+        try:
+            self._save_output()
+        finally:
+            self._commands = {}
+            self.remove(self.swarm.close, *connected, *listening)
+
+    def _save_output(self) -> None:
+        """Write what commands want kept to ``output/<node>.tar``."""
+        silent = self.agent.silent() if self._commands else {}
+        gone = {node for nodes in silent.values() for node in nodes}
+        for node, commands in self._commands.items():
+            kept = b"" if node in gone else commands.kept()
+            if not kept:
+                sys.stderr.write(
+                    f"testbed: what {node} wrote to {frames.OUTPUT_PATH} was not kept: its task "
+                    f"has ended, or it has more than {OUTPUT_BYTES >> 20} MiB\n"
+                )
+            elif any(kept) and self.folder is not None:
+                self.folder.folder("output").write(f"{node}.tar", kept)
 
     def _document(self) -> Document:
         assert self.plan is not None

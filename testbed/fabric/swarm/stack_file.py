@@ -24,7 +24,7 @@ from testbed.fabric.docker.compose_file import (
     Document,
     Templates,
 )
-from testbed.fabric.docker.container_init import COMMANDS, LISTEN
+from testbed.fabric.docker.container_init import COMMANDS, LISTEN, OUTPUT_PATH
 from testbed.scenario.link_state import FRAME_BYTES, LinkDirection
 from testbed.topology import (
     AGENT_PORT,
@@ -241,8 +241,9 @@ def _offer(service: Document, offered: ExecEnvironment, most_bytes: int) -> None
     service["init"] = False
     service["user"] = offered.user
     service["command"] = [*_FIRST_PROCESS, COMMANDS, str(offered.directory)]
-    service["environment"] = {"HOME": "/tmp", "USER": "narrows"}
-    sizes = {"/dev/shm": _SHARED_MEMORY_BYTES, str(offered.directory): most_bytes}
+    service["environment"] = {"HOME": "/tmp", "USER": "narrows", "NARROWS_OUTPUT": OUTPUT_PATH}
+    sizes = {"/dev/shm": _SHARED_MEMORY_BYTES}
+    sizes |= dict.fromkeys((str(offered.directory), OUTPUT_PATH), most_bytes)
     if Path("/root") in offered.directory.parents:
         sizes = {"/root": _AGENT_TMP_BYTES, **sizes}  # the image's own is closed to others
     service["volumes"] += [
