@@ -80,7 +80,7 @@ class ExecEnvironment:
     """Which folders those above, and the run's directory, are, whatever has their paths later."""
 
     files: bytes = field(default=b"", repr=False)
-    """What is in ``directory``, as an archive, for nodes that do not share it."""
+    """The contents of ``directory``, as an archive, for nodes that do not share it."""
 
     def shown(self, path: Path, *, writable: bool = True) -> Shown:
         """One of those folders, as nodes without containers have it."""

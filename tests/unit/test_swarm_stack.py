@@ -12,7 +12,7 @@ import tarfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import chdir
+from contextlib import chdir, suppress
 from dataclasses import replace
 from io import BytesIO
 from ipaddress import IPv4Network
@@ -290,6 +290,35 @@ def test_the_first_process_of_a_task_starts_commands_and_tells_of_them(
     commands.signal(signal.SIGTERM)
     assert ran(left) == (b"", -signal.SIGTERM)
     assert not any(commands.kept())
+
+
+def test_commands_are_paused_and_killed_by_the_agent_of_their_host(
+    commands: CommandChannel,
+) -> None:
+    name, sleep = f"\0narrows-test-{os.getpid()}", ["sleep", f"300.{os.getpid()}"]
+    process = commands.launch(sleep, {"NARROWS_MARKS": ""})
+    give_up = time.monotonic() + 20
+    while not (found := [pid for pid in map(int, pids()) if command_line(pid) == sleep]):
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+    assert request(name, "pause") == "pause"
+    assert state(found[0]) == "T"
+    assert request(name, "resume") == "resume"
+    assert state(found[0]) != "T"
+    assert request(name, "restart") == ""  # a command is not started twice
+    assert request(name, "pause") + request(name, "kill") == "pausekill"
+    assert ran(process) == (b"", -signal.SIGKILL)
+    assert ran(commands.launch(["true"], {"NARROWS_MARKS": ""})) == (b"", 0)
+
+
+def pids() -> list[str]:
+    return [entry.name for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+
+
+def command_line(pid: int) -> list[str]:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1]
+    return []
 
 
 def test_what_is_to_be_kept_comes_back(commands: CommandChannel, tmp_path: Path) -> None:

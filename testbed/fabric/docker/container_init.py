@@ -187,7 +187,7 @@ class CommandKeeper(Keeper):
         self._controller: socket.socket | None = None
         self._stays = False
         self._processes: dict[int, tuple[int, subprocess.Popen[bytes]]] = {}
-        """By process id: its number, and itself."""
+        """Numbers and processes, by process id."""
         self._connections: dict[int, socket.socket] = {}
         """For marks, by number."""
         self._numbers = count(1)

@@ -134,7 +134,7 @@ class CommandChannel:
         self._send(frames.SIGNAL, number)
 
     def kept(self) -> bytes:
-        """What the task's processes want kept, as an archive; nothing where it cannot be had."""
+        """Return the task's output as an archive; nothing where it cannot be had."""
         self._send(frames.KEPT, OUTPUT_BYTES)
         with suppress(TimeoutError):
             return self._kept.result(UNPACK_S)
@@ -174,9 +174,10 @@ class CommandChannel:
             self._end(process)
         for connected in [*self._marks.values()]:
             connected.close()
-        for answer, lost in ((self._unpacked, "its task has ended"), (self._kept, b"")):
-            if not answer.done():
-                answer.set_result(lost)
+        if not self._unpacked.done():
+            self._unpacked.set_result("its task has ended")
+        if not self._kept.done():
+            self._kept.set_result(b"")
 
     @staticmethod
     def _end(process: RemoteProcess) -> None:
@@ -240,7 +241,7 @@ class SwarmFabric(JournaledFabric):
         self._switch = ""
         self._listener: AgentListener | None = None
         self._commands: dict[str, CommandChannel] = {}
-        """By node, where commands are launched."""
+        """Connections to nodes in which commands are launched, by node."""
 
     def create(self, specs: list[NodeSpec], racks: Sequence[RackSpec] = ()) -> Networks:
         """Make both networks and the controller's task."""
