@@ -52,7 +52,8 @@ _SIGNAL_OFFSET = 128
 _REQUEST_S, _REQUEST_BYTES = 1.0, 64
 _FRAME = struct.Struct("!BII")
 """Kind, number, and how many bytes follow."""
-_CHUNK = 1 << 16
+_CHUNK, _MOST_BYTES = 1 << 16, 320 << 20
+"""Bytes that are read at once, and most bytes of a frame."""
 _MOST_CONNECTIONS = 4096
 _NOT_FOUND, _NOT_STARTED = 127, 126
 """The exit statuses of shells for what cannot be started."""
@@ -64,11 +65,11 @@ def pack(kind: int, number: int, data: bytes = b"") -> bytes:
 
 
 def take_frame(connected: socket.socket) -> tuple[int, int, bytes] | None:
-    """The next frame: kind, number, bytes; None when the connection has ended."""
+    """The next frame: kind, number, bytes; None when the connection has ended, or says nonsense."""
     if (header := _exactly(connected, _FRAME.size)) is None:
         return None
     kind, number, size = _FRAME.unpack(header)
-    data = _exactly(connected, size)
+    data = _exactly(connected, size) if size <= _MOST_BYTES else None
     return None if data is None else (kind, number, data)
 
 

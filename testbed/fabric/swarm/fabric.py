@@ -15,7 +15,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
@@ -163,7 +163,7 @@ class CommandChannel:
             frames.MARKS: self._hear,
             frames.CLOSED: self._hear,
         }
-        with self._socket, suppress(LookupError, ValueError):
+        with self._socket, suppress(LookupError, ValueError, InvalidStateError):
             while (frame := frames.take_frame(self._socket)) is not None:
                 kind, number, data = frame
                 take[kind](number, data)
