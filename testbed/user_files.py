@@ -12,9 +12,10 @@ import os
 import re
 import stat
 import sys
+import tarfile
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from io import BytesIO, FileIO
 from pathlib import Path
@@ -158,6 +159,72 @@ class PinnedFolder:
                     to.write(name, opened)
         finally:
             os.close(file)
+
+
+ARCHIVE_BYTES = 64 << 20
+"""Most bytes of a working folder that is copied to other hosts."""
+LEFT_OUT = frozenset({".git", ".venv", "__pycache__"})
+"""Folders of a working folder that are not copied."""
+
+
+def archive_of(
+    folder: PinnedFolder,
+    readable: Callable[[os.stat_result], bool],
+    left_out: Collection[Path] = (),
+    most_bytes: int = ARCHIVE_BYTES,
+) -> bytes:
+    """Return regular files, links and folders below ``folder`` (the working directory) that are
+    ``readable``, as a tar archive; links as links. Raises InputError where that is too much."""
+    buffer, here = BytesIO(), Path.cwd()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for top, folders, files, above in os.fwalk(".", dir_fd=folder.descriptor):
+            folders[:] = sorted(
+                name
+                for name in folders
+                if name not in LEFT_OUT
+                and here / top / name not in left_out
+                and readable(os.stat(name, dir_fd=above, follow_symlinks=False))
+            )
+            for name in (*folders, *sorted(files)):
+                _add(archive, os.path.normpath(f"{top}/{name}"), name, above, readable)
+                if buffer.tell() > most_bytes:
+                    raise InputError(
+                        f"the working folder has more than {most_bytes >> 20} MiB, and is copied "
+                        "to every node of a swarm",
+                        where=str(here),
+                        hint="Start in a smaller folder, and name folders that every host has "
+                        "with --read",
+                    )
+    return buffer.getvalue()
+
+
+def _add(
+    archive: tarfile.TarFile,
+    path: str,
+    name: str,
+    above: int,
+    readable: Callable[[os.stat_result], bool],
+) -> None:
+    """Add what has a name in the folder ``above``, whatever is put in its place meanwhile."""
+    entry = tarfile.TarInfo(path)
+    try:
+        state = os.stat(name, dir_fd=above, follow_symlinks=False)
+        entry.mode, entry.mtime = stat.S_IMODE(state.st_mode), int(state.st_mtime)
+        if stat.S_ISLNK(state.st_mode):
+            entry.type, entry.linkname = tarfile.SYMTYPE, os.readlink(name, dir_fd=above)
+            archive.addfile(entry)
+        elif stat.S_ISDIR(state.st_mode):
+            entry.type = tarfile.DIRTYPE
+            archive.addfile(entry)
+        elif stat.S_ISREG(state.st_mode):
+            flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+            with os.fdopen(os.open(name, flags, dir_fd=above), "rb") as file:
+                state = os.fstat(file.fileno())
+                if stat.S_ISREG(state.st_mode) and readable(state):
+                    entry.size = state.st_size
+                    archive.addfile(entry, file)
+    except FileNotFoundError:  # gone meanwhile
+        return
 
 
 def last_line_in(folder: Path, name: str) -> str:

@@ -254,7 +254,7 @@ def stack(loaded: Loaded) -> str:
     from testbed.host.checks import free_subnets
     from testbed.host.paths import shipped
 
-    if any(map(multicasts, map(resolve, loaded.scenario.algorithms))):
+    if multicasts(map(resolve, loaded.scenario.algorithms)):
         refuse("multicasts")
     specs, swarm = expand(loaded.scenario), loaded.scenario.swarm
     known = known_hosts(swarm.placement.values())

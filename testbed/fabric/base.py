@@ -62,7 +62,8 @@ class ExecEnvironment:
     """The environment that nodes offer to a command. Except in hosts, no process of ours runs."""
 
     directory: Path
-    """Where the command starts. Containers have it under the same path, to read and to write."""
+    """Where the command starts. Containers have it under the same path, to read and to write; tasks
+    of a swarm have a copy of its ``files``."""
     rendezvous_dir: Path
     """A folder of sockets through which the command's processes are heard; the same everywhere."""
     user: str
@@ -77,6 +78,9 @@ class ExecEnvironment:
     """True if the root of other images than ours may be written to."""
     pins: Mapping[Path, Identity] = field(default_factory=dict)
     """Which folders those above, and the run's directory, are, whatever has their paths later."""
+
+    files: bytes = field(default=b"", repr=False)
+    """The contents of ``directory``, as an archive, for nodes that do not share it."""
 
     def shown(self, path: Path, *, writable: bool = True) -> Shown:
         """One of those folders, as nodes without containers have it."""

@@ -377,7 +377,7 @@ def training_trials(
                 keep_failed=keep_failed,
                 folders=tuple(map(OpenedPath, experiment.folders)),
                 racks=racks(experiment.scenario),
-                multicast=any(multicasts(algorithm) for algorithm in experiment.algorithms),
+                multicast=multicasts(experiment.algorithms),
                 least=least,
                 folder=shared,
                 swarm=swarm_options(experiment.scenario, experiment.timeline),

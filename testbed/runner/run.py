@@ -134,7 +134,7 @@ def _check(experiment: Experiment, fabric: str, parallel: int) -> int:
             )
         from testbed.runner.preflight import check
 
-        multicast = any(map(multicasts, experiment.algorithms))
+        multicast = multicasts(experiment.algorithms)
         least = check(experiment.loaded, fabric, multicast=multicast)
     else:
         _check_virtual(experiment)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from random import Random
 
@@ -86,9 +86,10 @@ def exchange_kind(job: Job) -> ExchangeSpec:
     return exchanges.get(row.exchange, where=f"algorithm {row.name!r}")
 
 
-def multicasts(algorithm: Algorithm) -> bool:
-    """Return whether its exchange multicasts. Raises InputError for an unknown exchange."""
-    return exchanges.get(algorithm.exchange, where=f"algorithm {algorithm.name!r}").multicasts
+def multicasts(algorithms: Iterable[Algorithm]) -> bool:
+    """Return whether one's exchange multicasts. Raises InputError for an unknown exchange."""
+    kinds = [exchanges.get(row.exchange, where=f"algorithm {row.name!r}") for row in algorithms]
+    return any(kind.multicasts for kind in kinds)
 
 
 def peers(job: Job, last_step: int | None = None) -> Membership:

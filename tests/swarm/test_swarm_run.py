@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -75,6 +76,28 @@ train:
 algorithms: [backup-1]
 seeds: [1, 2]
 congestion: cubic
+"""
+BARE = """
+name: bare
+nodes: {worker: {role: worker, count: 3}}
+links: {default: {up: {rate: 40 Mbit/s, queue: 50 ms}, down: {rate: 40 Mbit/s, queue: 50 ms}}}
+congestion: cubic
+"""
+JOB = """
+import os, pathlib, torch
+import torch.distributed as dist
+from testbed import mark
+dist.init_process_group("gloo")
+values = torch.ones(250_000)
+mark.begin()
+for _ in range(6):
+    values = torch.ones(250_000)
+    dist.all_reduce(values)
+    mark.step(total=float(values[0]))
+dist.destroy_process_group()
+print(pathlib.Path("data/word.txt").read_text(), os.environ["WORLD_SIZE"], int(values.sum()))
+pathlib.Path(os.environ["NARROWS_OUTPUT"], "weights").write_bytes(bytes([os.getuid() % 256]))
+print("of thread", os.environ["OMP_NUM_THREADS"], "in", os.environ["NARROWS_NODE"])
 """
 STEPS = 14
 REACHED_S, NAMED_S, ENDED_S = 90.0, 10.0, 60.0
@@ -216,6 +239,72 @@ def _check_rack(directory: Path, members: list[str]) -> None:
     sent = {link["link"]: link["class_bytes"] for link in links if link["direction"] == "up"}
     assert sent["a"] > 500_000
     assert sent["a"] == pytest.approx(sum(sent[member] for member in members), rel=0.02)
+
+
+def executed(
+    lab: Lab, folder: Path, *command: str, scenario: str = BARE
+) -> tuple[subprocess.CompletedProcess[str], Path]:
+    """``testbed exec`` on the first host, in a folder of its own; also the run's directory."""
+    (folder / "scenario.yaml").write_text(scenario)
+    os.chown(folder, 4711, 4711)  # nobody is root in a task
+    here = ["env", "-C", str(folder), sys.executable, "-m"]  # nsenter begins at the root
+    options = [*here, "testbed", "exec", "scenario.yaml", "--fabric", "swarm"]
+    done = subprocess.run(
+        lab.manager.command(*options, *command),
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment(),
+        timeout=2 * REACHED_S, check=False,
+    )  # fmt: skip
+    assert lab.await_nothing_left() == []
+    assert (folder / "runs").exists(), done.stdout
+    (directory,) = (folder / "runs").iterdir()
+    return done, directory
+
+
+def test_a_command_of_ones_own_runs_on_three_hosts(lab: Lab, tmp_path: Path) -> None:
+    """With the files of its folder; its marks are of every host's own clock."""
+    (tmp_path / "job.py").write_text(JOB)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "word.txt").write_text("narrow")
+    done, directory = executed(lab, tmp_path, "--await-begin", "--", "python", "job.py")
+    assert done.returncode in (0, 1), done.stdout
+    accepted_run(directory, done.returncode)
+    for rank in range(3):
+        log = (directory / "log" / f"worker-{rank}.log").read_text()
+        with tarfile.open(directory / "output" / f"worker-{rank}.tar") as kept:
+            weights = kept.extractfile("weights")
+            assert weights is not None
+            assert weights.read() == bytes([4711 % 256])
+        assert log.splitlines()[-2:] == ["narrow 3 750000", f"of thread 2 in worker-{rank}"]
+    events = read_events(directory)
+    assert [event["status"] for event in events["process"]] == [0, 0, 0]
+    steps = sorted(
+        (e["node"], e["number"], e["time_s"]) for e in events["mark"] if e["what"] == "step"
+    )
+    assert [each[:2] for each in steps] == [
+        (f"worker-{n}", s) for n in range(3) for s in range(1, 7)
+    ]
+    for number in range(6):  # nobody has a step's sum before all have taken part in it
+        ends = [steps[6 * rank + number][2] for rank in range(3)]
+        assert max(ends) - min(ends) < 0.5
+        assert 0 < min(ends) < 60
+    sent = [e for e in events["socket"] if e["interface"] == "data"]
+    assert {e["peer_node"] for e in sent} == {"worker-0", "worker-1", "worker-2"}
+    assert all(e["ended_s"] is None or -60 < e["ended_s"] < 60 for e in sent)
+    assert sum(e["bytes_sent"] for e in sent) > 6 * 4_000_000 * 0.9
+    hosts = read_json(directory / "manifest.json")["hosts"]
+    assert [len(host["nodes"]) for host in hosts] == [1, 1, 1]
+
+
+def test_a_rank_that_fails_on_another_host_is_named_with_its_status(
+    lab: Lab, tmp_path: Path
+) -> None:
+    (tmp_path / "job.sh").write_text("echo begun; test $RANK = 2 && exit 7; sleep 300")
+    done, directory = executed(lab, tmp_path, "--", "sh", "job.sh")
+    assert done.returncode == 1
+    assert "rank 2 on node 'worker-2' ended with status 7; its last output: begun" in done.stdout
+    ended = {e["node"]: (e["status"], e["asked"]) for e in read_events(directory)["process"]}
+    term = (-signal.SIGTERM, True)
+    assert ended == {"worker-0": term, "worker-1": term, "worker-2": (7, False)}
 
 
 @pytest.mark.nightly

@@ -8,11 +8,13 @@ import signal
 import socket
 import subprocess
 import sys
+import tarfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager, suppress
 from dataclasses import replace
+from io import BytesIO
 from ipaddress import IPv4Network
 from pathlib import Path
 
@@ -20,9 +22,12 @@ import pytest
 from ruamel.yaml import YAML
 
 from testbed.errors import ExperimentError, InputError, MachineError
+from testbed.fabric.base import ExecEnvironment
 from testbed.fabric.docker.compose_file import Document, load_templates, to_yaml
+from testbed.fabric.docker.container_init import CommandKeeper
 from testbed.fabric.swarm.agents import AgentListener, ClockReading, best, moved_ns
 from testbed.fabric.swarm.engine import SwarmTask, _gpus, _runs
+from testbed.fabric.swarm.fabric import OUTPUT_BYTES, CommandChannel, RemoteProcess
 from testbed.fabric.swarm.stack_file import (
     AGENT,
     CONTROLLER,
@@ -37,8 +42,10 @@ from testbed.fabric.swarm.stack_file import (
 from testbed.host.paths import ROOT
 from testbed.links.network.namespaces import OWN, SETTINGS
 from testbed.process import within
+from testbed.runner.exec.mark_listener import MarkListener
 from testbed.scenario.link_state import LinkDirection
 from testbed.topology import NodeSpec, RackSpec, RequestedLimits
+from testbed.user_files import PinnedFolder, archive_of
 
 SPECS = [
     NodeSpec("server", "server", "server", 0, 0),
@@ -49,6 +56,8 @@ HOSTS = [
     SwarmHost("id-b", "b", processors=2, labels={"gpu": "a100"}),
     SwarmHost("id-c", "c", processors=4, labels={"gpu": "a100"}, gpus=1),
 ]
+
+NETWORK = IPv4Network("10.208.4.0/24")
 
 
 def names(places: dict[str, SwarmHost]) -> str:
@@ -217,6 +226,184 @@ def state(pid: int) -> str:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return "-"
+
+
+def test_a_task_for_commands_knows_no_secret_and_has_a_copy_of_the_folder() -> None:
+    offered = ExecEnvironment(Path("/root/job"), Path("/run/marks"), "1000:1000")
+    noise = NodeSpec("noise", "noise", "host", 0, 5)
+    specs = [*SPECS, noise]
+    plan = StackPlan(
+        "a1b2", "sha256:ab", NETWORK, NETWORK, assign(specs, HOSTS, {}), exec_environment=offered
+    )
+    services = render(specs, plan, load_templates(ROOT / "compose"))["services"]
+    own = services["worker-0"]
+    assert "secrets" not in own
+    assert (own["init"], own["user"], own["read_only"]) == (False, "1000:1000", True)
+    assert own["command"][-2:] == ["--commands", "/root/job"]
+    targets = {volume["target"]: volume["type"] for volume in own["volumes"]}
+    assert targets == dict.fromkeys(("/tmp", "/dev/shm", "/root", "/root/job", "/output"), "tmpfs")
+    assert services["noise"]["secrets"] == ["token"]
+
+
+@pytest.fixture
+def commands(tmp_path: Path) -> Iterator[CommandChannel]:
+    """A connection to the first process of a world of processes, as in a task."""
+    folder, output, name = tmp_path / "job", tmp_path / "output", f"\0narrows-test-{os.getpid()}"
+    folder.mkdir()
+    output.mkdir()
+    rights = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(name)
+        listening.listen()
+        listens = str(listening.fileno())
+        first = subprocess.Popen(
+            ["unshare", *rights, "--pid", "--fork", "--kill-child", sys.executable, "-c", FIRST_OF_COMMANDS,
+             str(folder), str(tmp_path / "marks"), str(output), listens],
+            pass_fds=(listening.fileno(),),
+        )  # fmt: skip
+    ours, other = socket.socketpair()
+    with other, socket.socket(socket.AF_UNIX) as connected:
+        connected.settimeout(20)
+        connected.connect(name)
+        socket.send_fds(connected, [b"attach"], [other.fileno()])
+        assert connected.recv(64) == b"attach"
+    made = CommandChannel(ours)
+    try:
+        yield made
+        made.close()
+        assert first.wait(20) == 0  # it ends with its connection
+    finally:
+        first.kill()
+        first.wait()
+
+
+FIRST_OF_COMMANDS = """
+import socket, sys
+from testbed.fabric.docker import container_init
+container_init.MARKS_PATH, container_init.OUTPUT_PATH = sys.argv[2:4]
+sys.exit(container_init.CommandKeeper(sys.argv[1]).serve(socket.socket(fileno=int(sys.argv[4]))))
+"""
+
+
+def ran(process: RemoteProcess) -> tuple[bytes, int]:
+    """What a command printed, and its status."""
+    assert process.stdout is not None
+    with process.stdout as printed:
+        return printed.read(), process.wait(20)
+
+
+def test_the_first_process_of_a_task_starts_commands_and_tells_of_them(
+    commands: CommandChannel, tmp_path: Path
+) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "word.txt").write_text("narrow")
+    with chdir(tmp_path / "here"):
+        files = archive_of(PinnedFolder(tmp_path / "here"), lambda _: True)
+    commands.unpack("worker-0", files)
+    given = {"NARROWS_MARKS": "", "RANK": "3"}
+
+    def run(text: str) -> tuple[bytes, int]:
+        return ran(commands.launch(["sh", "-c", text], given))
+
+    assert run("cat word.txt; echo $RANK >&2; exit 5") == (b"narrow3\n", 5)
+    assert run("head -c 3000000 /dev/zero; kill -9 $$") == (bytes(3_000_000), -9)
+    said, status = ran(commands.launch(["no-such-program"], given))
+    assert (b"no-such-program: No such file" in said, status) == (True, 127)
+    assert ran(commands.launch(["./word.txt"], given))[1] == 126
+    left = commands.launch(["sh", "-c", "sleep 300 & echo begun; wait"], given)
+    assert left.stdout is not None
+    assert left.stdout.readline() == b"begun\n"
+    with pytest.raises(subprocess.TimeoutExpired):
+        left.wait(0.01)
+    commands.signal(signal.SIGTERM)
+    assert ran(left) == (b"", -signal.SIGTERM)
+    assert not any(commands.kept())
+
+
+def test_commands_are_paused_and_killed_by_the_agent_of_their_host(
+    commands: CommandChannel,
+) -> None:
+    name, sleep = f"\0narrows-test-{os.getpid()}", ["sleep", f"300.{os.getpid()}"]
+    process = commands.launch(sleep, {"NARROWS_MARKS": ""})
+    give_up = time.monotonic() + 20
+    while not (found := [pid for pid in map(int, pids()) if command_line(pid) == sleep]):
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+    assert request(name, "pause") == "pause"
+    assert state(found[0]) == "T"
+    assert request(name, "resume") == "resume"
+    assert state(found[0]) != "T"
+    assert request(name, "restart") == ""  # a command is not started twice
+    assert request(name, "pause") + request(name, "kill") == "pausekill"
+    assert ran(process) == (b"", -signal.SIGKILL)
+    assert ran(commands.launch(["true"], {"NARROWS_MARKS": ""})) == (b"", 0)
+
+
+def pids() -> list[str]:
+    return [entry.name for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+
+
+def command_line(pid: int) -> list[str]:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1]
+    return []
+
+
+def test_what_is_to_be_kept_comes_back(commands: CommandChannel, tmp_path: Path) -> None:
+    assert ran(commands.launch(["mkdir", "-p", "../output/a"], {"NARROWS_MARKS": ""}))[1] == 0
+    (tmp_path / "output" / "a" / "weights").write_bytes(b"1234")
+    with tarfile.open(fileobj=BytesIO(commands.kept())) as kept:
+        assert kept.getnames() == ["a", "a/weights"]
+
+
+def test_more_than_can_be_kept_is_not(commands: CommandChannel, tmp_path: Path) -> None:
+    with (tmp_path / "output" / "large").open("wb") as file:
+        file.truncate(OUTPUT_BYTES + 1)
+    assert commands.kept() == b""
+
+
+def test_marks_come_to_the_listener_and_its_answer_is_of_the_nodes_clock(
+    commands: CommandChannel,
+) -> None:
+    listener = MarkListener(["worker-0"])
+    try:
+        script = "from testbed import mark; mark.begin(); mark.step(loss=2.0); print('over')"
+        process = commands.launch(
+            [sys.executable, "-c", script],
+            {"NARROWS_MARKS": listener.path("worker-0"), "RANK": "4"},
+        )
+        give_up = time.monotonic() + 60
+        while listener.waiting != {4}:
+            assert time.monotonic() < give_up
+            time.sleep(0.01)
+        # a clock that is behind by a day: else it would wait for so long
+        t0_ns, day_ns = time.monotonic_ns() + 86_400 * 10**9, 86_400 * 10**9
+        listener.release(t0_ns, lambda node: -day_ns if node == "worker-0" else 0)
+        assert ran(process) == (b"over\n", 0)
+        heard = [listener.heard.get(timeout=20) for _ in range(2)]
+        assert [(each.node, each.rank, each.mark.what) for each in heard] == [
+            ("worker-0", 4, "begin"),
+            ("worker-0", 4, "step"),
+        ]
+        assert heard[1].mark.values == {"loss": 2.0}
+    finally:
+        listener.close()
+
+
+def test_commands_of_a_task_that_is_lost_have_been_killed(commands: CommandChannel) -> None:
+    process = commands.launch(["sleep", "300"], {"NARROWS_MARKS": ""})
+    commands.close()
+    assert ran(process) == (b"", -signal.SIGKILL)
+    assert ran(commands.launch(["true"], {"NARROWS_MARKS": ""})) == (b"", -signal.SIGKILL)
+    assert commands.kept() == b""
+    with pytest.raises(ExperimentError, match="copied to worker-0: its task has ended"):
+        commands.unpack("worker-0", b"")
+
+
+def test_nobody_else_keeps_commands() -> None:
+    """Its signals go to all processes that there are."""
+    with pytest.raises(RuntimeError, match="first process"):
+        CommandKeeper("/")
 
 
 def test_the_secret_is_in_no_text() -> None:

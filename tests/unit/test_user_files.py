@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
+import tarfile
+from contextlib import chdir
 from io import BytesIO
 from pathlib import Path
 
@@ -16,7 +19,7 @@ from testbed.scenario.load import load
 from testbed.scenario.profile import read_profile
 from testbed.scenario.recorded_paces import read_step_times
 from testbed.traces.readers import read
-from testbed.user_files import PinnedFolder, data_of, last_line_in, text_of
+from testbed.user_files import PinnedFolder, archive_of, data_of, last_line_in, text_of
 
 READERS = [load, read, read_step_times, read_profile, lambda path: data_of(path, 10)]
 
@@ -175,3 +178,48 @@ def test_of_a_file_that_could_not_be_written_nothing_is_left(tmp_path: Path) -> 
         folder.write("kept", Failing())
     assert folder.names() == ["kept"]
     assert (tmp_path / "kept").read_bytes() == b"as it was"
+
+
+def below(folder: Path, **bounds: int) -> dict[str, tarfile.TarInfo]:
+    """The archive's entries of what everybody may read, but for the folder ``runs``."""
+    with chdir(folder):
+        archive = archive_of(
+            PinnedFolder(folder),
+            lambda state: state.st_mode & 0o004 != 0,
+            {folder / "runs"},
+            **bounds,
+        )
+    with tarfile.open(fileobj=BytesIO(archive)) as opened:
+        return {entry.name: entry for entry in opened}
+
+
+def test_a_working_folder_is_copied_without_what_its_reader_may_not_read(tmp_path: Path) -> None:
+    for name in ("src", "src/.git", "runs", "src/runs", "closed"):
+        (tmp_path / name).mkdir()
+    for name in (
+        "src/job.py",
+        "src/.git/config",
+        "runs/log",
+        "src/runs/kept",
+        "closed/open",
+        "own",
+    ):
+        (tmp_path / name).write_text(name)
+    (tmp_path / "src" / "job.py").chmod(0o755)
+    (tmp_path / "own").chmod(0o600)
+    (tmp_path / "closed").chmod(0o700)
+    (tmp_path / "link").symlink_to("/etc/shadow")
+    (tmp_path / "folder").symlink_to("src")
+    os.mkfifo(tmp_path / "pipe")
+    entries = below(tmp_path)
+    assert set(entries) == {"src", "src/job.py", "src/runs", "src/runs/kept", "link", "folder"}
+    assert (entries["src/job.py"].mode, entries["src/job.py"].size) == (0o755, len("src/job.py"))
+    assert (entries["link"].linkname, entries["folder"].linkname) == ("/etc/shadow", "src")
+    assert stat.S_IMODE(entries["src"].mode) & 0o700 == 0o700
+
+
+def test_a_working_folder_that_is_too_large_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "data").write_bytes(bytes(3 << 20))
+    assert below(tmp_path, most_bytes=4 << 20)["data"].size == 3 << 20
+    with pytest.raises(InputError, match=r"more than 2 MiB.*--read"):
+        below(tmp_path, most_bytes=2 << 20)

@@ -6,29 +6,84 @@ with the same links, its node is a child of this process, which does both when i
 signal. ``python -m testbed.fabric.docker.container_init`` takes the options of
 ``testbed.runner.node_process``; with ``--listen`` before them it takes requests, too, at a socket
 that has no file: whoever may enter the node's network can connect to it, from any host's agent.
+
+With ``--commands FOLDER`` it has no node's process: it starts commands in that folder, on a host
+whose engine the controller cannot ask. ``attach`` brings it a connection to the controller, and
+over this go frames of a kind, a number and bytes.
 """
 
 from __future__ import annotations
 
+import errno
+import io
+import json
 import os
+import selectors
 import signal
 import socket
+import struct
 import subprocess
 import sys
-from collections.abc import Sequence
+import tarfile
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from select import select
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import IO
 
 from testbed.process import module_command
 from testbed.topology import NODE_ACTIONS_SOCKET
 
 KILL, START = "SIGUSR1", "SIGUSR2"
 """Signals to send: the first kills the node and all it has started; the second starts it again."""
-LISTEN = "--listen"
-
+LISTEN, COMMANDS = "--listen", "--commands"
+MARKS_PATH = "/tmp/.narrows-marks"
+"""Where commands' processes find the listener of their marks, in their container."""
+OUTPUT_PATH = "/output"
+"""Where they put what is to be kept."""
+FILES, LAUNCH, PRINTED, ENDED, SIGNAL, OPENED, MARKS, CLOSED, KEEP, KEPT = range(10)
+"""Kinds of frames: the working folder's files, as an archive, and its answer, what went wrong; a
+command to start, its output (nothing: its end), its exit status; a signal to all; a connection for
+marks, what it carries, and its end; that all stays when the connection ends; how many bytes are
+taken of what is to be kept, and its answer, an archive (of nothing where it is larger)."""
 _HEARD = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM, signal.SIGCHLD)
 _SIGNAL_OFFSET = 128
 _REQUEST_S, _REQUEST_BYTES = 1.0, 64
+_FRAME = struct.Struct("!BII")
+"""Kind, number, and how many bytes follow."""
+_CHUNK, _MOST_BYTES = 1 << 16, 320 << 20
+"""Bytes that are read at once, and most bytes of a frame."""
+_MOST_CONNECTIONS = 4096
+_NOT_FOUND, _NOT_STARTED = 127, 126
+"""The exit statuses of shells for what cannot be started."""
+
+
+def pack(kind: int, number: int, data: bytes = b"") -> bytes:
+    """A frame."""
+    return _FRAME.pack(kind, number, len(data)) + data
+
+
+def take_frame(connected: socket.socket) -> tuple[int, int, bytes] | None:
+    """The next frame: kind, number, bytes; None when the connection has ended, or says nonsense."""
+    if (header := _exactly(connected, _FRAME.size)) is None:
+        return None
+    kind, number, size = _FRAME.unpack(header)
+    data = _exactly(connected, size) if size <= _MOST_BYTES else None
+    return None if data is None else (kind, number, data)
+
+
+def _exactly(connected: socket.socket, size: int) -> bytes | None:
+    data = bytearray()
+    while len(data) < size:
+        try:
+            more = connected.recv(min(size - len(data), 1 << 20))
+        except OSError:
+            return None
+        if not more:
+            return None
+        data += more
+    return bytes(data)
 
 
 class Keeper:
@@ -39,6 +94,9 @@ class Keeper:
         self._node: subprocess.Popen[bytes] | None = None
         self._code: int | None = None
         """Exit code of this process, once it is known."""
+        self._sources = selectors.DefaultSelector()
+        self._given: list[int] = []
+        """Descriptors that came with the last request."""
         self._actions = {
             "kill": self._kill,
             "restart": self._start,
@@ -49,16 +107,22 @@ class Keeper:
     def serve(self, requests: socket.socket | None = None) -> int:
         """Until the node ends by itself, or the container is stopped; returns the exit code."""
         signals = _signal_numbers()
-        sources: list[int | socket.socket] = [signals] if requests is None else [signals, requests]
+        self._hear(signals, partial(self._take_signals, signals))
+        if requests is not None:
+            self._hear(requests, lambda: self._answer(requests.accept()[0]))
         self._start()
         while self._code is None:
-            ready, _, _ = select(sources, [], [])
-            if signals in ready:
-                for number in os.read(signals, _REQUEST_BYTES):
-                    self._on_signal(number)
-            if requests is not None and requests in ready:
-                self._answer(requests.accept()[0])
+            for key, _ in self._sources.select():
+                if self._sources.get_map().get(key.fd) is key:  # not closed meanwhile
+                    key.data()
         return self._code
+
+    def _hear(self, source: int | socket.socket, take: Callable[[], None]) -> None:
+        self._sources.register(source, selectors.EVENT_READ, take)
+
+    def _take_signals(self, signals: int) -> None:
+        for number in os.read(signals, _REQUEST_BYTES):
+            self._on_signal(number)
 
     def _on_signal(self, number: int) -> None:
         if number == signal.SIGTERM:
@@ -75,7 +139,8 @@ class Keeper:
         """Do what a connection asks for; the answer comes when it is done."""
         with connected, suppress(OSError):
             connected.settimeout(_REQUEST_S)
-            action = connected.recv(_REQUEST_BYTES).decode(errors="replace")
+            text, self._given, _, _ = socket.recv_fds(connected, _REQUEST_BYTES, 1)
+            action = text.decode(errors="replace")
             if action in self._actions:
                 self._actions[action]()
                 connected.sendall(action.encode())
@@ -105,6 +170,184 @@ class Keeper:
                 os.killpg(self._node.pid, number)
 
 
+class CommandKeeper(Keeper):
+    """Keeps a node for commands, which start in ``folder``. Raises RuntimeError where it is not the
+    first process of its container: a signal to all would be one to everybody's."""
+
+    def __init__(self, folder: str) -> None:
+        if os.getpid() != 1:
+            raise RuntimeError("commands are kept by a container's first process alone")
+        super().__init__(())
+        self._folder = folder
+        self._actions = {
+            "attach": self._attach,
+            "kill": partial(self._signal, signal.SIGKILL),
+            "pause": self._pause,
+            "resume": partial(self._signal, signal.SIGCONT),
+        }
+        self._controller: socket.socket | None = None
+        self._stays = False
+        self._processes: dict[int, tuple[int, subprocess.Popen[bytes]]] = {}
+        """Numbers and processes, by process id."""
+        self._connections: dict[int, socket.socket] = {}
+        """For marks, by number."""
+        self._numbers = count(1)
+
+    def _on_signal(self, number: int) -> None:
+        if number == signal.SIGTERM:
+            self._code = 0
+        elif number == signal.SIGCHLD:
+            with suppress(ChildProcessError):
+                while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                    self._end(ended[0], os.waitstatus_to_exitcode(ended[1]))
+
+    def _end(self, pid: int, status: int) -> None:
+        """Tell of a command's end; of what one has left behind nobody is told."""
+        if pid in self._processes:
+            number, process = self._processes.pop(pid)
+            process.returncode = status
+            self._say(ENDED, number, str(status).encode())
+
+    def _start(self) -> None:
+        """Listen to marks."""
+        listening = socket.socket(socket.AF_UNIX)
+        listening.bind(MARKS_PATH)
+        listening.listen(_REQUEST_BYTES)
+        self._hear(listening, partial(self._open, listening))
+
+    def _attach(self) -> None:
+        """Obey the controller at the other end of the descriptor that came, until it ends."""
+        given = [socket.socket(fileno=descriptor) for descriptor in self._given]
+        if self._controller is None and given:
+            self._controller = given[0]
+            self._controller.setblocking(True)
+            self._hear(self._controller, partial(self._obey, self._controller))
+
+    def _obey(self, controller: socket.socket) -> None:
+        if (frame := take_frame(controller)) is None:
+            self._sources.unregister(controller)
+            self._code = None if self._stays else 0
+            return
+        kind, number, data = frame
+        if kind == FILES:
+            self._say(FILES, 0, self._unpack(data).encode())
+        elif kind == LAUNCH:
+            self._launch(number, data)
+        elif kind == SIGNAL:
+            self._signal(number)
+        elif kind == KEPT:
+            self._say(KEPT, 0, self._kept(number))
+        elif kind == KEEP:
+            self._stays = True
+        elif number in self._connections:
+            self._answer_marks(number, data if kind == MARKS else b"")
+
+    def _unpack(self, data: bytes) -> str:
+        """Return what went wrong, or nothing."""
+        try:
+            with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+                archive.extraction_filter = getattr(tarfile, "tar_filter", None)  # since 3.11.4
+                archive.extractall(self._folder)
+        except (OSError, tarfile.TarError) as error:
+            return str(error)
+        return ""
+
+    def _kept(self, most_bytes: int) -> bytes:
+        buffer = io.BytesIO()
+
+        def bounded(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+            if buffer.tell() + entry.size > most_bytes:
+                raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+            return entry
+
+        try:
+            with tarfile.open(fileobj=buffer, mode="w") as archive:
+                for path in sorted(Path(OUTPUT_PATH).iterdir()):
+                    archive.add(path, path.name, filter=bounded)
+        except OSError:
+            return b""
+        return buffer.getvalue()
+
+    def _launch(self, number: int, data: bytes) -> None:
+        command, variables = json.loads(data)
+        try:
+            process = subprocess.Popen(
+                command,
+                cwd=self._folder,
+                env={**os.environ, **variables, "NARROWS_MARKS": MARKS_PATH},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._say(PRINTED, number, f"{command[0]}: {error.strerror}\n".encode())
+            self._say(PRINTED, number)
+            status = _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_STARTED
+            self._say(ENDED, number, str(status).encode())
+            return
+        self._processes[process.pid] = number, process
+        assert process.stdout is not None
+        output = process.stdout.fileno()
+        self._hear(output, partial(self._pass_on, number, process.stdout))
+
+    def _pass_on(self, number: int, pipe: IO[bytes]) -> None:
+        data = os.read(pipe.fileno(), _CHUNK)
+        self._say(PRINTED, number, data)
+        if not data:
+            self._sources.unregister(pipe.fileno())
+            pipe.close()
+
+    def _open(self, listening: socket.socket) -> None:
+        with suppress(OSError):
+            connected, _ = listening.accept()
+            if len(self._connections) < _MOST_CONNECTIONS:
+                self._admit(connected)
+
+    def _admit(self, connected: socket.socket) -> None:
+        number = next(self._numbers)
+        self._connections[number] = connected
+        self._hear(connected, partial(self._take_marks, number))
+        self._say(OPENED, number)
+
+    def _take_marks(self, number: int) -> None:
+        data = b""
+        with suppress(OSError):
+            data = self._connections[number].recv(_CHUNK)
+        self._say(MARKS if data else CLOSED, number, data)
+        if not data:
+            self._close(number)
+
+    def _answer_marks(self, number: int, data: bytes) -> None:
+        """Without waiting: who reads no answer gets none."""
+        if not data:
+            self._close(number)
+            return
+        with suppress(OSError):
+            self._connections[number].send(data, socket.MSG_DONTWAIT)
+
+    def _close(self, number: int) -> None:
+        connected = self._connections.pop(number)
+        self._sources.unregister(connected)
+        connected.close()
+
+    def _say(self, kind: int, number: int, data: bytes = b"") -> None:
+        if self._controller is not None:
+            with suppress(OSError):  # it has ended, which is noticed when it is read
+                self._controller.sendall(pack(kind, number, data))
+
+    def _pause(self) -> None:
+        """Until every command's process has stopped."""
+        self._signal(signal.SIGSTOP)
+        for pid in self._processes:
+            os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
+    def _signal(self, number: int) -> None:
+        """To every process of the container but this one."""
+        with suppress(ProcessLookupError):
+            os.kill(-1, number)
+
+
 def _signal_numbers() -> int:
     """A descriptor from which the numbers of signals can be read, a byte each."""
     readable, writable = os.pipe()
@@ -125,6 +368,8 @@ def listener() -> socket.socket:
 
 if __name__ == "__main__":
     given = sys.argv[1:]
+    if given[:1] == [COMMANDS]:
+        sys.exit(CommandKeeper(given[1]).serve(listener()))
     if given[:1] == [LISTEN]:
         sys.exit(Keeper(given[1:]).serve(listener()))
     sys.exit(Keeper(given).serve())

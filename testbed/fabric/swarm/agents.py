@@ -14,14 +14,19 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 from testbed.errors import ExperimentError, MachineError
 from testbed.fabric.swarm.stack_file import SwarmHost, Underlay
-from testbed.links.agent.client import AgentClient, LinkReport, ScheduleFeeder
-from testbed.links.agent.protocol import LinkSettings, read
+from testbed.links.agent.client import (
+    AgentClient,
+    ConnectedAgent,
+    LinkReport,
+    ScheduleFeeder,
+)
+from testbed.links.agent.protocol import InterfaceSeen, LinkSettings, Watched, read
 from testbed.links.network.namespaces import inside
 from testbed.links.network.wiring import RackPlan, Racks
 from testbed.records.intervals import HostClockOffset
@@ -68,40 +73,6 @@ _BUFFER = 1 << 20
 OVERLAY = "overlay"
 """In a plan of racks: the namespace of the overlay, whose path the agent of each host knows."""
 Place = tuple[str, Interface, Interface]
-
-
-class ConnectedAgent:
-    """A links agent at the other end of a connection, as its process would be here."""
-
-    pid = 0
-
-    def __init__(self, connected: socket.socket) -> None:
-        self._socket = connected
-        self.stdin: IO[str] | None = connected.makefile("w", encoding="utf-8", newline="\n")
-        self.stdout: IO[str] | None = connected.makefile("r", encoding="utf-8", errors="replace")
-        self.returncode: int | None = None
-
-    def poll(self) -> int | None:
-        """None: the other end is noticed when it is read."""
-        return self.returncode
-
-    def wait(self, timeout: float | None = None) -> int:
-        """End the connection: nothing more is to be waited for."""
-        del timeout
-        self.kill()
-        return 0
-
-    def terminate(self) -> None:
-        """Its input ends: it undoes what it made."""
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_WR)
-
-    def kill(self) -> None:
-        """End both directions."""
-        self.returncode = 0
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
 
 
 class HostAgent(AgentClient):
@@ -163,17 +134,25 @@ class AgentListener:
 
     def pour(self, agent: HostAgent) -> float:
         """Have an agent send as fast as its network takes it; bit/s that came."""
+        with self.called_back(agent, "pour", seconds=POUR_S) as connected, connected:
+            return _received_bits(connected)
+
+    @contextmanager
+    def called_back(
+        self, agent: HostAgent, operation: str, **fields: Any
+    ) -> Iterator[socket.socket]:
+        """Have an agent connect once more, for ``operation``, which is over when this is.
+
+        Raises ExperimentError where it does not, and what the operation raises.
+        """
         with ThreadPoolExecutor(1) as asking:
             to = [self.address, AGENT_PORT]
-            pouring = asking.submit(agent.ask, "pour", to=to, seconds=POUR_S, host=agent.host.id)
-            greeted = self._next(GREETING_S, "pour")
+            asked = asking.submit(agent.ask, operation, to=to, host=agent.host.id, **fields)
+            greeted = self._next(GREETING_S, operation)
             if greeted is None:
-                raise ExperimentError(f"host {agent.host.name} sent nothing to measure its network")
-            _, connected = greeted
-            with connected:
-                rate = _received_bits(connected)
-            pouring.result()
-        return rate
+                raise ExperimentError(f"host {agent.host.name} did not connect to {operation}")
+            yield greeted[1]
+            asked.result()
 
     def close(self) -> None:
         """Listen no more."""
@@ -279,6 +258,7 @@ class HostAgents(AgentClient):
                 "name": agent.host.name,
                 "address": agent.host.address,
                 "nodes": [node for node, host in self._nodes.items() if host == agent.host.id],
+                "processors": agent.host.processors,
                 "clock": agent.reading.to_json(),
                 "underlay": real.get(agent.host.name),
                 "emulated_share": self.shares.get(agent.host.name),
@@ -342,6 +322,26 @@ class HostAgents(AgentClient):
             return False
         agent.ask("act", netns=self._netns[node], action=action)
         return True
+
+    def attach(self, node: str, listener: AgentListener) -> socket.socket:
+        """Return a connection to the first process of a node's task. Raises ExperimentError."""
+        agent = self._agents[self._host_of(node)]
+        with listener.called_back(agent, "attach", netns=self._netns[node]) as connected:
+            return connected
+
+    def watch(self, nodes: Mapping[str, str]) -> dict[str, list[InterfaceSeen]]:
+        """Follow connections of nodes, each on its own host."""
+
+        def follow(agent: HostAgent) -> dict[str, list[InterfaceSeen]]:
+            own = {n: at for n, at in nodes.items() if self._host_of(n) == agent.host.id}
+            return AgentClient.watch(agent, own)
+
+        return {node: seen for own in self._each(follow) for node, seen in own.items()}
+
+    def watched(self) -> dict[str, Watched]:
+        """Follow them no longer; times are of this host's clock."""
+        seen = {n: each for own in self._each(AgentClient.watched) for n, each in own.items()}
+        return {node: each.earlier(self.ahead_ns(node)) for node, each in seen.items()}
 
     def _host_of(self, node: str) -> str:
         manager = next((a.host.id for a in self._agents.values() if a.host.manager), "")

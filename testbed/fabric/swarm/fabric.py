@@ -6,17 +6,27 @@ both networks: in it the session listens, and it stands for the switch.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import signal
+import socket
+import subprocess
+import sys
 import zlib
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from itertools import count
+from threading import Event, Lock, Thread
+from typing import IO
 
 from testbed.errors import ExperimentError, MachineError
 from testbed.fabric import cleanup
 from testbed.fabric.base import Launched, Networks, RunContext
 from testbed.fabric.cleanup import JournaledFabric
+from testbed.fabric.docker import container_init as frames
 from testbed.fabric.docker.compose_file import Document, load_templates, to_yaml
 from testbed.fabric.netns import install, plan_racks, run_alias, run_tag
 from testbed.fabric.swarm import engine
@@ -42,6 +52,165 @@ from testbed.user_files import PinnedFolder
 FILE = "stack.yaml"
 CONNECT_S = 30.0
 LOGS_S = 10.0
+UNPACK_S = 60.0
+"""How long a task may take to write the files of the working folder, and to send what is kept."""
+OUTPUT_BYTES = 256 << 20
+"""Most bytes of a node's output that are brought back."""
+_CHUNK = 1 << 16
+
+
+class RemoteProcess:
+    """A command's process on another host, as ``subprocess.Popen`` has it."""
+
+    def __init__(self) -> None:
+        reading, writing = os.pipe()
+        self.stdout: IO[bytes] | None = os.fdopen(reading, "rb")
+        self._writing: IO[bytes] | None = os.fdopen(writing, "wb", buffering=0)
+        self._ended = Event()
+        self.returncode: int | None = None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Exit status. Raises subprocess.TimeoutExpired."""
+        if not self._ended.wait(timeout):
+            raise subprocess.TimeoutExpired("a command on another host", timeout or 0.0)
+        assert self.returncode is not None
+        return self.returncode
+
+    def print(self, data: bytes) -> None:
+        """Take in output; nothing: there will be no more."""
+        if self._writing is not None and data:
+            with suppress(OSError):  # nobody reads it any more
+                self._writing.write(data)
+        elif self._writing is not None:
+            self._writing.close()
+            self._writing = None
+
+    def end(self, status: int) -> None:
+        """Take in its exit status, of which the first counts."""
+        if self.returncode is None:
+            self.returncode = status
+        self._ended.set()
+
+
+class CommandChannel:
+    """A connection to the first process of a task, which starts commands; see ``CommandKeeper``."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket, self._lock = connected, Lock()
+        self._numbers = count(1)
+        self._unpacked: Future[str] = Future()
+        self._kept: Future[bytes] = Future()
+        self._processes: dict[int, RemoteProcess] = {}
+        self._marks: dict[int, socket.socket] = {}
+        self._listener = ""
+        """The path of the socket where marks are heard here."""
+        self._lost = False
+        Thread(target=self._read, name="commands", daemon=True).start()
+
+    def unpack(self, node: str, archive: bytes) -> None:
+        """Have the files of the working folder written. Raises ExperimentError."""
+        self._send(frames.FILES, 0, archive)
+        try:
+            wrong = self._unpacked.result(UNPACK_S)
+        except TimeoutError:
+            wrong = f"it took more than {UNPACK_S:g} s"
+        if wrong:
+            raise ExperimentError(f"the working folder could not be copied to {node}: {wrong}")
+
+    def launch(self, command: Sequence[str], environment: Mapping[str, str]) -> RemoteProcess:
+        """Start a command. Its marks come to the listener that ``NARROWS_MARKS`` names here."""
+        process, number = RemoteProcess(), next(self._numbers)
+        self._listener = environment["NARROWS_MARKS"]
+        with self._lock:
+            self._processes[number] = process
+            lost = self._lost
+        if lost:
+            self._end(process)
+        self._send(frames.LAUNCH, number, json.dumps([list(command), dict(environment)]).encode())
+        return process
+
+    def signal(self, number: int) -> None:
+        """Send a signal to every process of the task but the first."""
+        self._send(frames.SIGNAL, number)
+
+    def kept(self) -> bytes:
+        """Return the task's output as an archive; nothing where it cannot be had."""
+        self._send(frames.KEPT, OUTPUT_BYTES)
+        with suppress(TimeoutError):
+            return self._kept.result(UNPACK_S)
+        return b""
+
+    def keep(self) -> None:
+        """Have all stay when this end is closed."""
+        self._send(frames.KEEP, 0)
+
+    def close(self) -> None:
+        """End the connection, and the task with it; for us its processes have ended."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def _send(self, kind: int, number: int, data: bytes = b"") -> None:
+        with self._lock, suppress(OSError):  # noticed where it is read
+            self._socket.sendall(frames.pack(kind, number, data))
+
+    def _read(self) -> None:
+        take = {
+            frames.FILES: lambda _, data: self._unpacked.set_result(data.decode(errors="replace")),
+            frames.KEPT: lambda _, data: self._kept.set_result(data),
+            frames.PRINTED: lambda number, data: self._processes[number].print(data),
+            frames.ENDED: lambda number, data: self._processes[number].end(int(data)),
+            frames.OPENED: lambda number, _: self._open(number),
+            frames.MARKS: self._hear,
+            frames.CLOSED: self._hear,
+        }
+        with self._socket, suppress(LookupError, ValueError, InvalidStateError):
+            while (frame := frames.take_frame(self._socket)) is not None:
+                kind, number, data = frame
+                take[kind](number, data)
+        with self._lock:
+            self._lost = True
+            processes = list(self._processes.values())
+        for process in processes:
+            self._end(process)
+        for connected in [*self._marks.values()]:
+            connected.close()
+        if not self._unpacked.done():
+            self._unpacked.set_result("its task has ended")
+        if not self._kept.done():
+            self._kept.set_result(b"")
+
+    @staticmethod
+    def _end(process: RemoteProcess) -> None:
+        process.print(b"")
+        process.end(-signal.SIGKILL)
+
+    def _open(self, number: int) -> None:
+        """Connect to the listener of marks for a process that has connected there."""
+        connected = socket.socket(socket.AF_UNIX)
+        self._marks[number] = connected
+        try:
+            connected.connect(self._listener)
+            Thread(target=self._answer, args=(number, connected), daemon=True).start()
+        except (OSError, RuntimeError):
+            self._hear(number, b"")
+            self._send(frames.CLOSED, number)
+
+    def _hear(self, number: int, data: bytes) -> None:
+        """Pass on what a process says to the listener of marks; nothing: its end."""
+        connected = self._marks[number] if data else self._marks.pop(number, None)
+        if connected is not None:
+            with suppress(OSError):
+                connected.sendall(data) if data else connected.shutdown(socket.SHUT_RDWR)
+
+    def _answer(self, number: int, connected: socket.socket) -> None:
+        """Pass on what the listener answers, until either end has closed."""
+        with connected:
+            data = b"."
+            while data:
+                data = b""
+                with suppress(OSError):
+                    data = connected.recv(_CHUNK)
+                self._send(frames.MARKS if data else frames.CLOSED, number, data)
 
 
 class SwarmFabric(JournaledFabric):
@@ -71,6 +240,8 @@ class SwarmFabric(JournaledFabric):
         self.plan: StackPlan | None = None
         self._switch = ""
         self._listener: AgentListener | None = None
+        self._commands: dict[str, CommandChannel] = {}
+        """Connections to nodes in which commands are launched, by node."""
 
     def create(self, specs: list[NodeSpec], racks: Sequence[RackSpec] = ()) -> Networks:
         """Make both networks and the controller's task."""
@@ -94,6 +265,7 @@ class SwarmFabric(JournaledFabric):
             hosts=hosts,
             folders=tuple(each.path for each in self.context.folders),
             trains=self.context.trains,
+            exec_environment=self.context.exec_environment,
         )
         self.swarm.deploy(without_nodes(self._document()))
         (task,) = self.swarm.await_running([CONTROLLER])[CONTROLLER]
@@ -131,17 +303,40 @@ class SwarmFabric(JournaledFabric):
         tag, alias = run_tag(self.context.id), run_alias(self.context.id)
         plan = plan_racks(tag, alias, self._racks, places, OVERLAY)
         self.racks, places = install(self.agent, plan, places)
+        if (offered := self.context.exec_environment) is not None:
+            self._attach(offered.files)
         return places
 
+    def _attach(self, files: bytes) -> None:
+        """Reach the first process of every node's task, and give it the working folder's files."""
+        assert self._listener is not None
+        for name, spec in self.specs.items():
+            if not self.context.runs_our_process(spec):
+                self._commands[name] = CommandChannel(self.agent.attach(name, self._listener))
+        with ThreadPoolExecutor(max(1, len(self._commands))) as pool:
+            unpacking = [
+                pool.submit(commands.unpack, name, files)
+                for name, commands in self._commands.items()
+            ]
+        for each in unpacking:
+            each.result()
+
     def launch(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> Launched:
-        """No command can be launched in a task of another host."""
-        del name, command, environment
-        refuse("commands")
+        """Start a command by the first process of the node's task."""
+        return self._commands[name].launch(command, environment)
 
     def signal(self, name: str, number: int) -> None:
-        """Nor can it be sent a signal."""
-        del name, number
-        refuse("signals")
+        """To all processes in the task but the first; on a host that no longer answers they have
+        ended."""
+        if any(name in nodes for nodes in self.agent.silent().values()):
+            self._commands[name].close()
+        self._commands[name].signal(number)
+
+    def keep(self) -> None:
+        """Leave commands' tasks standing, too."""
+        for commands in self._commands.values():
+            commands.keep()
+        super().keep()
 
     def pause(self, name: str) -> None:
         """Stop every process of a node's session, by the agent of its host."""
@@ -181,13 +376,36 @@ class SwarmFabric(JournaledFabric):
         if self.folder is not None and self.plan is not None:
             silent = self.agent.silent() if hasattr(self, "agent") else {}
             gone = {node for nodes in silent.values() for node in nodes}
-            there = [name for name in self.specs if name not in gone]
-            self.swarm.save_logs(self.folder.folder("log"), there, LOGS_S)
+            staffed = [
+                name
+                for name, spec in self.specs.items()
+                if name not in gone and self.context.runs_our_process(spec)
+            ]
+            self.swarm.save_logs(self.folder.folder("log"), staffed, LOGS_S)
 
     def destroy(self) -> None:
-        """Save the logs, then remove whatever of this run is there, on every host."""
+        """Save output and logs, then remove whatever of this run is there, on every host."""
         listening = () if self._listener is None else (self._listener.close,)
-        self.remove(self.swarm.close, *listening)
+        connected = [each.close for each in self._commands.values()]
+        try:
+            self._save_output()
+        finally:
+            self._commands = {}
+            self.remove(self.swarm.close, *connected, *listening)
+
+    def _save_output(self) -> None:
+        """Write what commands want kept to ``output/<node>.tar``."""
+        silent = self.agent.silent() if self._commands else {}
+        gone = {node for nodes in silent.values() for node in nodes}
+        for node, commands in self._commands.items():
+            kept = b"" if node in gone else commands.kept()
+            if not kept:
+                sys.stderr.write(
+                    f"testbed: what {node} wrote to {frames.OUTPUT_PATH} was not kept: its task "
+                    f"has ended, or it has more than {OUTPUT_BYTES >> 20} MiB\n"
+                )
+            elif any(kept) and self.folder is not None:
+                self.folder.folder("output").write(f"{node}.tar", kept)
 
     def _document(self) -> Document:
         assert self.plan is not None
@@ -196,5 +414,3 @@ class SwarmFabric(JournaledFabric):
     def _check(self) -> None:
         if self.context.multicast:
             refuse("multicasts")
-        if self.context.exec_environment is not None:
-            refuse("commands")

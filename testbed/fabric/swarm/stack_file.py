@@ -16,8 +16,15 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from testbed.errors import InputError, MachineError
-from testbed.fabric.docker.compose_file import KEEPER, NODE_LABEL, RUN_LABEL, Document, Templates
-from testbed.fabric.docker.container_init import LISTEN
+from testbed.fabric.base import ExecEnvironment
+from testbed.fabric.docker.compose_file import (
+    KEEPER,
+    NODE_LABEL,
+    RUN_LABEL,
+    Document,
+    Templates,
+)
+from testbed.fabric.docker.container_init import COMMANDS, LISTEN, OUTPUT_PATH
 from testbed.scenario.link_state import FRAME_BYTES, LinkDirection
 from testbed.topology import (
     AGENT_PORT,
@@ -31,7 +38,7 @@ from testbed.topology import (
 
 CONTROLLER, AGENT = "narrows_controller", "narrows_agent"
 """Services beside the nodes, whose names have no underscore."""
-NODE_COMMAND = ["testbed.fabric.docker.container_init", LISTEN]
+_FIRST_PROCESS = ["python", "-P", "-m", "testbed.fabric.docker.container_init"]
 AGENT_COMMAND = ["python", "-P", "-m", "testbed.links.agent.remote"]
 RIGHTS = ["NET_ADMIN", "SYS_ADMIN", "SYS_NICE"]
 """Rights of agents: to shape, to enter network namespaces, to keep deadlines."""
@@ -41,6 +48,8 @@ MOST_OF_UNDERLAY = 0.7
 MOST_ROUND_TRIP_S = 1e-3
 _NETNS = "/var/run/docker/netns"
 _AGENT_TMP_BYTES = 16 << 20
+_SHARED_MEMORY_BYTES = 1 << 30
+"""Data loaders pass batches through it."""
 _VERSION = "3.9"
 
 
@@ -72,6 +81,8 @@ class StackPlan:
     control: str = "CONTROLLER"
     folders: tuple[Path, ...] = ()
     trains: bool = True
+    exec_environment: ExecEnvironment | None = None
+    """The environment of nodes in which commands are launched."""
 
 
 def refuse(what: str) -> NoReturn:
@@ -203,10 +214,9 @@ def _node(
     service |= {key: deepcopy(template[key]) for key in ("user", "sysctls")}
     service["hostname"] = spec.name
     service["networks"] = ["data", "control"]
-    service["secrets"] = [TOKEN_FILE.name]
     options = ["--name", spec.name, "--control", f"{plan.control}:{CONTROL_PORT}"]
     options += ["--role", spec.role, *([] if plan.trains else ["--untrained"])]
-    service["command"] = ["python", "-P", "-m", *NODE_COMMAND, *options]
+    service["command"] = [*_FIRST_PROCESS, LISTEN, *options]
     here = sum(plan.hosts[other.name].id == host.id for other in specs)
     bounds = limits(spec.limits, here, Machine(_NO_LIMIT, host.memory_bytes))
     service["deploy"]["resources"] = {
@@ -219,7 +229,27 @@ def _node(
         {"type": "tmpfs", "target": "/tmp", "tmpfs": {"size": bounds.tmp_bytes}},
         *(_mount(str(folder), str(folder)) for folder in plan.folders),
     ]
+    if plan.exec_environment is None or spec.role == "host":
+        service["secrets"] = [TOKEN_FILE.name]
+    else:
+        _offer(service, plan.exec_environment, bounds.tmp_bytes)
     return service
+
+
+def _offer(service: Document, offered: ExecEnvironment, most_bytes: int) -> None:
+    """A task whose first process starts commands, and knows no secret."""
+    service["init"] = False
+    service["user"] = offered.user
+    service["command"] = [*_FIRST_PROCESS, COMMANDS, str(offered.directory)]
+    service["environment"] = {"HOME": "/tmp", "USER": "narrows", "NARROWS_OUTPUT": OUTPUT_PATH}
+    sizes = {"/dev/shm": _SHARED_MEMORY_BYTES}
+    sizes |= dict.fromkeys((str(offered.directory), OUTPUT_PATH), most_bytes)
+    if Path("/root") in offered.directory.parents:
+        sizes = {"/root": _AGENT_TMP_BYTES, **sizes}  # the image's own is closed to others
+    service["volumes"] += [
+        {"type": "tmpfs", "target": target, "tmpfs": {"size": size}}
+        for target, size in sizes.items()
+    ]
 
 
 _NO_LIMIT = 1 << 22

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -88,6 +89,40 @@ class AgentProcess(Protocol):
 
     def kill(self) -> None:
         """End it."""
+
+
+class ConnectedAgent:
+    """A links agent at the other end of a connection, as its process would be here."""
+
+    pid = 0
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+        self.stdin: IO[str] | None = connected.makefile("w", encoding="utf-8", newline="\n")
+        self.stdout: IO[str] | None = connected.makefile("r", encoding="utf-8", errors="replace")
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """None: the other end is noticed when it is read."""
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """End the connection: nothing more is to be waited for."""
+        del timeout
+        self.kill()
+        return 0
+
+    def terminate(self) -> None:
+        """Its input ends: it undoes what it made."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+
+    def kill(self) -> None:
+        """End both directions."""
+        self.returncode = 0
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
 
 
 class AgentGone(ExperimentError):

@@ -96,6 +96,14 @@ class Watched:
     interfaces: tuple[InterfaceSeen, ...]
     missed: str | None
 
+    def earlier(self, by_ns: int) -> Watched:
+        """The same by a clock that is ``by_ns`` behind."""
+        moved = (
+            each if each.ended_ns is None else replace(each, ended_ns=each.ended_ns - by_ns)
+            for each in self.sockets
+        )
+        return replace(self, sockets=tuple(moved))
+
 
 def dump(message: Any) -> str:
     """A line without its end. Dataclasses become objects, sets lists."""

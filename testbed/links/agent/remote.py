@@ -74,23 +74,15 @@ class RemoteAgentServer(AgentServer):
 
     def do_act(self, request: Object) -> None:
         """Have the first process of the task in ``netns`` do ``action`` with its node."""
-        action, done = str(request["action"]), ""
-        try:
-            with inside(str(request["netns"])):
-                connected = socket.socket(socket.AF_UNIX)
-            with connected:
-                connected.settimeout(ACTION_S)
-                connected.connect(NODE_ACTIONS_SOCKET)
-                connected.sendall(action.encode())
-                done = connected.recv(_MOST_ACTION).decode()
-        except TimeoutError:
-            raise ExperimentError(
-                f"{action} took more than {ACTION_S:g} s: a process of the node may wait for a disk"
-            ) from None
-        except OSError as error:
-            raise ExperimentError(f"{action}: the node's task has ended: {error}") from None
-        if done != action:
-            raise ExperimentError(f"{action}: the node's task has ended, or does not know it")
+        _act(str(request["netns"]), str(request["action"]))
+
+    def do_attach(self, request: Object) -> None:
+        """Give the first process of the task in ``netns`` a connection of its own to the controller
+        at ``to``, for commands: the node's devices have no part in it."""
+        with socket.create_connection(tuple(request["to"]), timeout=CONNECT_S) as connected:
+            connected.sendall(_hello(request["host"], "attach"))
+            connected.settimeout(None)
+            _act(str(request["netns"]), "attach", connected.fileno())
 
     def do_pour(self, request: Object) -> int:
         """Send to ``[address, port]`` for ``seconds`` as fast as the network takes it; bytes."""
@@ -100,6 +92,27 @@ class RemoteAgentServer(AgentServer):
             while time.monotonic() < give_up:
                 sent += connected.send(_CHUNK)
         return sent
+
+
+def _act(netns: str, action: str, *given: int) -> None:
+    """``given``: descriptors that go with it. Raises ExperimentError."""
+    done = ""
+    try:
+        with inside(netns):
+            connected = socket.socket(socket.AF_UNIX)
+        with connected:
+            connected.settimeout(ACTION_S)
+            connected.connect(NODE_ACTIONS_SOCKET)
+            socket.send_fds(connected, [action.encode()], given)
+            done = connected.recv(_MOST_ACTION).decode()
+    except TimeoutError:
+        raise ExperimentError(
+            f"{action} took more than {ACTION_S:g} s: a process of the node may wait for a disk"
+        ) from None
+    except OSError as error:
+        raise ExperimentError(f"{action}: the node's task has ended: {error}") from None
+    if done != action:
+        raise ExperimentError(f"{action}: the node's task has ended, or does not know it")
 
 
 def _namespaces() -> Iterator[str]:

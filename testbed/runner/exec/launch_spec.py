@@ -215,7 +215,7 @@ NOBODY = 10001
 """Who it is where nobody else is known: the user and the group of our own image."""
 FOLDER = "output"
 """In a run's directory: what its job has made."""
-_READ, _WRITE = 0o5, 0o2
+_READ, _READ_FILE, _WRITE = 0o5, 0o4, 0o2
 _ID_DIGITS, _NO_ID = 10, 2**32 - 1
 _HOME_OF_ROOT = Path("/root")
 
@@ -232,7 +232,13 @@ class Tenant:
 
     def may(self, folder: Path, bits: int) -> bool:
         """Return whether the folder's mode gives it ``bits`` (as others' in a mode)."""
-        state = folder.stat()
+        return self._has(folder.stat(), bits)
+
+    def may_read(self, state: os.stat_result) -> bool:
+        """Return the same of reading a file or folder, by its state."""
+        return self._has(state, _READ if stat.S_ISDIR(state.st_mode) else _READ_FILE)
+
+    def _has(self, state: os.stat_result, bits: int) -> bool:
         shift = 6 if state.st_uid == self.user else 3 if state.st_gid == self.group else 0
         return stat.S_IMODE(state.st_mode) >> shift & bits == bits
 
@@ -356,13 +362,7 @@ def check_fabric(loaded: Loaded, fabric: str) -> None:
         raise InputError(
             "a command runs on real nodes only: in virtual time there are none",
             where="--fabric",
-            hint="Use netns or docker",
-        )
-    if fabric == SWARM:
-        raise InputError(
-            "a command's processes are heard on this host alone, and a swarm has others",
-            where="--fabric",
-            hint="Use netns or docker",
+            hint="Use netns, docker or swarm",
         )
     here = Path.cwd()
     if here == Path("/") or (_others_use(here) and (fabric == DOCKER or account() is not None)):
@@ -375,7 +375,7 @@ def check_fabric(loaded: Loaded, fabric: str) -> None:
     images = [name for name, group in loaded.scenario.nodes.items() if group.image is not None]
     if images and fabric != DOCKER:
         raise InputError(
-            f"{', '.join(images)}: an image is a container's, and nodes of {fabric!r} are none",
+            f"{', '.join(images)}: nodes of {fabric!r} cannot have images of their own",
             where=str(loaded.source),
             hint="Use --fabric docker, or leave `image` out",
         )

@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
@@ -123,8 +123,9 @@ class MarkListener:
         self.left_out: Counter[str] = Counter()
         self.strangers = 0
         self._lock = threading.Lock()
-        self._t0_ns: int | None = None
-        self._waiting: dict[int, socket.socket] = {}
+        self._t0_ns: Callable[[str], int] | None = None
+        """When t0 is, by a node's clock."""
+        self._waiting: dict[int, tuple[str, socket.socket]] = {}
         self._connections: dict[socket.socket, threading.Thread] = {}
         self._listeners = [self._listen(node) for node in nodes]
 
@@ -138,12 +139,13 @@ class MarkListener:
         with self._lock:
             return set(self._waiting)
 
-    def release(self, t0_ns: int) -> None:
-        """Tell all who wait, and whoever will ask, when t0 is."""
+    def release(self, t0_ns: int, ahead_ns: Callable[[str], int] = lambda _: 0) -> None:
+        """Tell all who wait, and whoever will ask, when t0 is. ``ahead_ns``: by how much a node's
+        clock is ahead."""
         with self._lock:
-            self._t0_ns = t0_ns
-            for connection in self._waiting.values():
-                _answer(connection, t0_ns)
+            self._t0_ns = lambda node: t0_ns + ahead_ns(node)
+            for node, connection in self._waiting.values():
+                _answer(connection, self._t0_ns(node))
 
     def close(self) -> None:
         """Hear no more, and end all threads that did. Safe to call twice.
@@ -224,20 +226,20 @@ class MarkListener:
                             self.left_out[node] += 1
                         continue
                     if mark.what == "begin":
-                        self._begin(who.rank, connection)
+                        self._begin(node, who.rank, connection)
         finally:
             with self._lock:
                 self._waiting = {
-                    rank: each for rank, each in self._waiting.items() if each != connection
+                    rank: each for rank, each in self._waiting.items() if each[1] != connection
                 }
                 del self._connections[connection]
             places.release()
 
-    def _begin(self, rank: int, connection: socket.socket) -> None:
+    def _begin(self, node: str, rank: int, connection: socket.socket) -> None:
         with self._lock:
-            self._waiting[rank] = connection
+            self._waiting[rank] = node, connection
             if self._t0_ns is not None:
-                _answer(connection, self._t0_ns)
+                _answer(connection, self._t0_ns(node))
 
 
 def _memory_bytes(line: bytes, mark: Mark) -> int:

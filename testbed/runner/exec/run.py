@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from testbed.host import images as host_images
 from testbed.records.run_directory import RunDirectory
 from testbed.runner.exec.launch_spec import (
     DOCKER,
+    SWARM,
     LaunchSpec,
     Tenant,
     check_fabric,
@@ -34,12 +35,12 @@ from testbed.runner.exec.trial import ExecTrial, working
 from testbed.runner.experiment import Experiment
 from testbed.runner.preflight import check
 from testbed.runner.progress import Progress
-from testbed.runner.session import Session
+from testbed.runner.session import Session, swarm_options
 from testbed.runner.signals import interruptible, machine
 from testbed.runner.trial import TrialPlan
 from testbed.scenario.expand import expand, racks
 from testbed.scenario.load import Loaded
-from testbed.user_files import OpenedPath, Output
+from testbed.user_files import OpenedPath, Output, PinnedFolder, archive_of
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,8 @@ def execute(
     specs = expand(scenario)
     check_nodes(loaded)
     check_fabric(loaded, fabric)
-    owner = tenant(Path.cwd()) if fabric == DOCKER else None
+    owner = tenant(Path.cwd()) if fabric in (DOCKER, SWARM) else None
+    files = b"" if fabric != SWARM or owner is None else _files(owner, out)
     images = {node.name: scenario.nodes[node.group].image for node in working(specs)}
     own = {name: image for name, image in images.items() if image is not None}
     if own:
@@ -89,13 +91,16 @@ def execute(
     output = Output(
         directory.path / "log", max(map(len, names)), shown=shown, several=spec.started > 1
     )
-    whose = _whose(owner)
+    # Marks of other hosts come to this process first.
+    whose = _whose(owner) if fabric != SWARM else Account(os.geteuid(), os.getegid())
     marks = MarkListener(names, whose, spec.processes)
     try:
         exec_environment = _exec_environment(directory, marks.folder, owner, own, writable_root)
+        if fabric == SWARM:
+            exec_environment = replace(exec_environment, files=files, output=None)
         with interruptible(), directory, machine(progress.say):
             progress.say(f"starting {len(specs)} nodes on the {fabric} fabric")
-            if owner is not None and not owner.writes(Path.cwd()):
+            if fabric == DOCKER and owner is not None and not owner.writes(Path.cwd()):
                 progress.say(
                     f"{Path.cwd()} is root's, and the job is user {owner}: what it makes belongs "
                     "into $NARROWS_OUTPUT"
@@ -111,12 +116,19 @@ def execute(
                 exec_environment=exec_environment,
                 least=least,
                 folder=directory.folder(),
+                swarm=swarm_options(scenario, loaded.timeline()),
             ) as session:
                 return _carry_out(ExecTrial(session, plan, spec, marks, output), output)
     finally:
         marks.close()
         output.close()
         drop_if_empty(directory.path)
+
+
+def _files(owner: Tenant, out: Path) -> bytes:
+    """Return the files of the working folder that its tenant may read, but those of runs."""
+    records = (out / "runs").absolute()
+    return archive_of(PinnedFolder(Path.cwd()), owner.may_read, {records})
 
 
 def _whose(owner: Tenant | None) -> Account:

@@ -308,7 +308,7 @@ class ExecTrial(RealTrial):
         time.sleep(max(0.0, (self.t0_ns - time.monotonic_ns()) / 1e9))
 
     def _release(self, t0_ns: int) -> None:
-        self._marks.release(t0_ns)
+        self._marks.release(t0_ns, self.session.ahead_ns)
         super()._release(t0_ns)
 
     def _endings(self) -> Iterator[Callable[[], None]]:
@@ -336,11 +336,18 @@ class ExecTrial(RealTrial):
     def _start(self) -> None:
         self._monitor = BypassMonitor(self.agent, self.session.places)
         slots = list(self.slots())
-        threads = self._spec.threads(os.cpu_count() or 1, len(self._nodes))
         for slot in slots:
-            marks = self._marks.path(slot.node)
+            marks, threads = self._marks.path(slot.node), self._threads(slot.node)
             self.group.start(slot, variables(self._spec, slot, marks, threads))
         self.progress.say(f"{len(slots)} processes: {' '.join(self._spec.command)}")
+
+    def _threads(self, node: str) -> int:
+        """Return with how many each process of a node should compute: nodes share their host's
+        processors."""
+        here: dict[str, Any] = {"nodes": self._nodes, "processors": os.cpu_count() or 1}
+        host = next((host for host in self.agent.hosts() if node in host["nodes"]), here)
+        sharing = len(set(self._nodes) & set(host["nodes"]))
+        return self._spec.threads(int(host["processors"]), sharing)
 
     def _await_begin(self) -> None:
         """Raises ExperimentError when processes end, or time runs out, before all are ready."""
@@ -388,7 +395,8 @@ class ExecTrial(RealTrial):
     def _mark(self, heard: HeardMark) -> None:
         spec, mark = self.specs[heard.node], heard.mark
         about = heard.node, heard.rank, heard.local_rank, mark.what, mark.name, mark.number
-        record = MarkRecord(*about, time_s=self._seconds(mark.ns), values=mark.values)
+        at_ns = mark.ns - self.session.ahead_ns(heard.node)
+        record = MarkRecord(*about, time_s=self._seconds(at_ns), values=mark.values)
         self.directory.event(spec.role, spec.rank, record.to_json())
 
     def _write(self) -> None:
