@@ -183,10 +183,11 @@ def archive_of(
                 for name in folders
                 if name not in LEFT_OUT
                 and here / top / name not in left_out
-                and readable(os.stat(name, dir_fd=above, follow_symlinks=False))
+                and _is_readable(name, above, readable)
             )
             for name in (*folders, *sorted(files)):
-                _add(archive, os.path.normpath(f"{top}/{name}"), name, above, readable)
+                path = os.path.normpath(f"{top}/{name}")
+                _add(archive, path, name, above, readable, most_bytes)
                 if buffer.tell() > most_bytes:
                     raise InputError(
                         f"the working folder has more than {most_bytes >> 20} MiB, and is copied "
@@ -198,14 +199,23 @@ def archive_of(
     return buffer.getvalue()
 
 
+def _is_readable(name: str, above: int, readable: Callable[[os.stat_result], bool]) -> bool:
+    try:
+        return readable(os.stat(name, dir_fd=above, follow_symlinks=False))
+    except FileNotFoundError:  # gone meanwhile
+        return False
+
+
 def _add(
     archive: tarfile.TarFile,
     path: str,
     name: str,
     above: int,
     readable: Callable[[os.stat_result], bool],
+    most_bytes: int,
 ) -> None:
-    """Add what has a name in the folder ``above``, whatever is put in its place meanwhile."""
+    """Add what has a name in the folder ``above``, whatever is put in its place meanwhile. Of a
+    file that alone is too much, one byte more than that."""
     entry = tarfile.TarInfo(path)
     try:
         state = os.stat(name, dir_fd=above, follow_symlinks=False)
@@ -221,8 +231,9 @@ def _add(
             with os.fdopen(os.open(name, flags, dir_fd=above), "rb") as file:
                 state = os.fstat(file.fileno())
                 if stat.S_ISREG(state.st_mode) and readable(state):
-                    entry.size = state.st_size
-                    archive.addfile(entry, file)
+                    content = file.read(min(state.st_size, most_bytes + 1))
+                    entry.size = len(content)
+                    archive.addfile(entry, BytesIO(content))
     except FileNotFoundError:  # gone meanwhile
         return
 

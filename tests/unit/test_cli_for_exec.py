@@ -83,3 +83,7 @@ def test_what_exec_refuses_is_refused(tmp_path: Path, capsys: pytest.CaptureFixt
         assert left("plan", written(tmp_path, image), "--exec", "--fabric", fabric) == 2
         assert "Use --fabric docker" in capsys.readouterr().err
     assert left("plan", written(tmp_path, FOUR), "--exec", "--fabric", "swarm") == 0
+    for option in ("--pull", "--writable-root"):
+        command = ("exec", written(tmp_path, FOUR), "--fabric", "netns", option, "--", "true")
+        assert left(*command) == 2
+        assert f"{option}: nodes on the netns fabric have no images" in capsys.readouterr().err

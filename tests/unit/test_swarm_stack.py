@@ -25,7 +25,7 @@ from testbed.errors import ExperimentError, InputError, MachineError
 from testbed.fabric.base import ExecEnvironment
 from testbed.fabric.docker.compose_file import Document, load_templates, to_yaml
 from testbed.fabric.docker.container_init import CommandKeeper
-from testbed.fabric.swarm.agents import AgentListener, ClockReading, best, moved_ns
+from testbed.fabric.swarm.agents import AgentListener, ClockReading, HostAgents, best, moved_ns
 from testbed.fabric.swarm.engine import SwarmTask, _gpus, _runs
 from testbed.fabric.swarm.fabric import OUTPUT_BYTES, CommandChannel, RemoteProcess
 from testbed.fabric.swarm.stack_file import (
@@ -40,6 +40,7 @@ from testbed.fabric.swarm.stack_file import (
     without_nodes,
 )
 from testbed.host.paths import ROOT
+from testbed.links.agent.protocol import error_to_json
 from testbed.links.network.namespaces import OWN, SETTINGS
 from testbed.process import within
 from testbed.runner.exec.mark_listener import MarkListener
@@ -494,6 +495,44 @@ def test_only_who_has_the_token_is_an_agent() -> None:
             each.close()
     finally:
         listener.close()
+
+
+def test_a_task_whose_first_process_is_still_starting_is_attached_to_later() -> None:
+    listener = AgentListener("127.0.0.78", OWN, "right", {host.id: host for host in HOSTS[:1]})
+    try:
+        connected = greet("127.0.0.78", token="right", host="id-a", purpose="agent")
+        (agent,) = listener.agents(5.0)
+        agents = HostAgents([agent], {"worker-0": "id-a"})
+        agents._netns["worker-0"] = "/netns/worker-0"
+        answers = threading.Thread(target=attach_late, args=(connected, "127.0.0.78"))
+        answers.start()
+        with agents.attach("worker-0", listener) as attached:
+            assert attached.recv(5) == b"begun"
+        agent.close()
+        answers.join(20)
+        assert not answers.is_alive()
+    finally:
+        listener.close()
+
+
+def attach_late(connected: socket.socket, address: str) -> None:
+    """An agent that finds nobody in the task before it is asked for the third time."""
+    asked = 0
+    with connected, connected.makefile() as requests:
+        for line in requests:
+            request, answer = json.loads(line), dict[str, object]()
+            if request["op"] == "clock":
+                answer = {"ok": [time.monotonic_ns(), time.time_ns()]}
+            else:
+                asked += 1
+                given = greet(address, token="right", host="id-a", purpose=request["op"])
+                if asked == 3:
+                    given.sendall(b"begun")
+                    answer = {"ok": None}
+                else:
+                    answer = {"error": error_to_json(ExperimentError("Connection refused"))}
+                given.close()
+            connected.sendall(json.dumps({"id": request["id"], **answer}).encode() + b"\n")
 
 
 def answer_clock(connected: socket.socket) -> None:

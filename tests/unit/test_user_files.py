@@ -223,3 +223,10 @@ def test_a_working_folder_that_is_too_large_is_refused(tmp_path: Path) -> None:
     assert below(tmp_path, most_bytes=4 << 20)["data"].size == 3 << 20
     with pytest.raises(InputError, match=r"more than 2 MiB.*--read"):
         below(tmp_path, most_bytes=2 << 20)
+
+
+def test_of_a_file_that_is_too_large_no_more_is_read_than_says_so(tmp_path: Path) -> None:
+    (tmp_path / "data").touch()
+    os.truncate(tmp_path / "data", 1 << 42)
+    with pytest.raises(InputError, match="more than 64 MiB"):
+        below(tmp_path)

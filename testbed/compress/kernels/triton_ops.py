@@ -250,7 +250,7 @@ class TritonKernels(CudaKernels):
     def select_above(
         self, flat: Tensor, threshold: float, space: Workspace
     ) -> tuple[Tensor, Tensor]:
-        """What each program picks, put one behind the other."""
+        """Picked elements of each program, put one behind the other."""
         return select_above(flat, threshold, space)
 
     def counting_digits(self, flat: Tensor, digit: int, prefix: int) -> Fetching[Tensor]:

@@ -110,7 +110,7 @@ def _picked(
     slots: tl.tensor,
     tile: tl.constexpr,
 ) -> None:
-    """Of each program's ``tiles`` tiles, which follow each other, the elements whose magnitude is
+    """Elements of each program's ``tiles`` tiles, which follow each other, whose magnitude is
     ≥ ``threshold``: their number, and the first ``slots`` of them with their indices from the
     program's first element on. ``reported``: on the host; the number of all, written by the program
     that ends last, and of each. ``state``: 0, before and after: how many ended, above the number of
@@ -158,7 +158,7 @@ def _gathered(
     share: tl.constexpr,
     tile: tl.constexpr,
 ) -> None:
-    """What programs of ``_picked`` kept, one behind the other; the first ``room``. Where one had
+    """Elements that programs of ``_picked`` kept, one behind the other; the first ``room``. Where one had
     too few slots, its elements are read again. ``share`` elements at once."""
     own, each = tl.program_id(0).to(tl.int64), tl.arange(0, most)
     number = tl.load(counts + each, each < tl.num_programs(0), 0)
@@ -221,7 +221,7 @@ def select_above(flat: Tensor, threshold: float, space: Workspace) -> tuple[Tens
 
 
 class _Report:
-    """What ``_picked`` writes to page-locked memory in ``space``. What is queued after it is not
+    """Numbers that ``_picked`` writes to page-locked memory in ``space``. What is queued after it is not
     waited for. Triton's interpreter has no queues."""
 
     def __init__(self, like: Tensor, space: Workspace) -> None:

@@ -68,7 +68,9 @@ EVERY_S, SILENCE_S = 1.0, 4.0
 """Between two looks at a host's clock, and after which a host is taken for dead: nodes may be
 silent for six seconds."""
 READINGS = 16
-POUR_S = 0.4
+POUR_S, ATTACH_S = 0.4, 30.0
+UNHEARD_MS = 30_000
+"""A connection on which nothing that is sent arrives for so long has ended."""
 _BUFFER = 1 << 20
 OVERLAY = "overlay"
 """In a plan of racks: the namespace of the overlay, whose path the agent of each host knows."""
@@ -150,9 +152,14 @@ class AgentListener:
             asked = asking.submit(agent.ask, operation, to=to, host=agent.host.id, **fields)
             greeted = self._next(GREETING_S, operation)
             if greeted is None:
+                asked.result()
                 raise ExperimentError(f"host {agent.host.name} did not connect to {operation}")
-            yield greeted[1]
-            asked.result()
+            try:
+                yield greeted[1]
+                asked.result()
+            except BaseException:
+                greeted[1].close()
+                raise
 
     def close(self) -> None:
         """Listen no more."""
@@ -170,6 +177,7 @@ class AgentListener:
             if (host := self._greeted(connected, purpose)) is not None:
                 connected.settimeout(None)
                 connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNHEARD_MS)
                 return host, connected
             connected.close()
         return None
@@ -324,10 +332,18 @@ class HostAgents(AgentClient):
         return True
 
     def attach(self, node: str, listener: AgentListener) -> socket.socket:
-        """Return a connection to the first process of a node's task. Raises ExperimentError."""
+        """Return a connection to the first process of a node's task, which may still be starting.
+        Raises ExperimentError."""
         agent = self._agents[self._host_of(node)]
-        with listener.called_back(agent, "attach", netns=self._netns[node]) as connected:
-            return connected
+        give_up = time.monotonic() + ATTACH_S
+        while True:
+            try:
+                with listener.called_back(agent, "attach", netns=self._netns[node]) as connected:
+                    return connected
+            except ExperimentError:
+                if not agent.alive() or time.monotonic() > give_up:
+                    raise
+                time.sleep(0.2)
 
     def watch(self, nodes: Mapping[str, str]) -> dict[str, list[InterfaceSeen]]:
         """Follow connections of nodes, each on its own host."""

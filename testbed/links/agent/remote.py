@@ -32,6 +32,8 @@ NETNS = Path("/netns")
 """Where the engine's folder of network namespaces is mounted."""
 CONNECT_S, LOCATE_S = 60.0, 10.0
 ACTION_S = 2.5
+KEEP_ALIVE = {socket.TCP_KEEPIDLE: 5, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 6}
+"""Seconds, seconds and probes: a task ends where its controller's host does."""
 """How long a node may take to be paused or killed: a host that is silent for 4 s counts as dead."""
 _NETWORK_DIGITS = 10
 _CHUNK = bytes(1 << 18)
@@ -82,6 +84,9 @@ class RemoteAgentServer(AgentServer):
         with socket.create_connection(tuple(request["to"]), timeout=CONNECT_S) as connected:
             connected.sendall(_hello(request["host"], "attach"))
             connected.settimeout(None)
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in KEEP_ALIVE.items():
+                connected.setsockopt(socket.IPPROTO_TCP, option, value)
             _act(str(request["netns"]), "attach", connected.fileno())
 
     def do_pour(self, request: Object) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.compatibility import resolve
+from testbed.errors import InputError
 from testbed.fabric.base import ExecEnvironment
 from testbed.fabric.docker.fabric import pins_below
 from testbed.fabric.file_view import Account, account, account_for, pinned
@@ -77,6 +78,12 @@ def execute(
     specs = expand(scenario)
     check_nodes(loaded)
     check_fabric(loaded, fabric)
+    if fabric != DOCKER and (pull or writable_root):
+        raise InputError(
+            f"nodes on the {fabric} fabric have no images of their own",
+            where="--pull" if pull else "--writable-root",
+            hint="Use --fabric docker, or leave it out",
+        )
     owner = tenant(Path.cwd()) if fabric in (DOCKER, SWARM) else None
     files = b"" if fabric != SWARM or owner is None else _files(owner, out)
     images = {node.name: scenario.nodes[node.group].image for node in working(specs)}
