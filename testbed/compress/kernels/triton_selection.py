@@ -158,8 +158,8 @@ def _gathered(
     share: tl.constexpr,
     tile: tl.constexpr,
 ) -> None:
-    """Elements that programs of ``_picked`` kept, one behind the other; the first ``room``. Where one had
-    too few slots, its elements are read again. ``share`` elements at once."""
+    """Elements that programs of ``_picked`` kept, one behind the other; the first ``room``. Where
+    one had too few slots, its elements are read again. ``share`` elements at once."""
     own, each = tl.program_id(0).to(tl.int64), tl.arange(0, most)
     number = tl.load(counts + each, each < tl.num_programs(0), 0)
     count = tl.sum(tl.where(each == own, number, 0), 0)
@@ -221,8 +221,8 @@ def select_above(flat: Tensor, threshold: float, space: Workspace) -> tuple[Tens
 
 
 class _Report:
-    """Numbers that ``_picked`` writes to page-locked memory in ``space``. What is queued after it is not
-    waited for. Triton's interpreter has no queues."""
+    """Numbers that ``_picked`` writes to page-locked memory in ``space``. What is queued after it
+    is not waited for. Triton's interpreter has no queues."""
 
     def __init__(self, like: Tensor, space: Workspace) -> None:
         if "report" not in space.tensors:
