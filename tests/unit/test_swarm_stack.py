@@ -402,6 +402,7 @@ def test_nothing_writes_what_is_kept_any_more(commands: CommandChannel) -> None:
     ours = commands.launch(["sleep", "300"], {"NARROWS_MARKS": ""})
     assert commands.kept()
     assert ours.returncode == -signal.SIGKILL  # known before anything was read
+    assert ran(ours) == (b"", -signal.SIGKILL)
     assert sleep not in [command_line(int(pid)) for pid in pids()]
 
 
