@@ -242,7 +242,7 @@ def _check_rack(directory: Path, members: list[str]) -> None:
 
 
 def executed(
-    lab: Lab, folder: Path, *command: str, scenario: str = BARE
+    lab: Lab, folder: Path, *command: str, scenario: str = BARE, stands: bool = False
 ) -> tuple[subprocess.CompletedProcess[str], Path]:
     """``testbed exec`` on the first host, in a folder of its own; also the run's directory."""
     (folder / "scenario.yaml").write_text(scenario)
@@ -254,6 +254,9 @@ def executed(
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment(),
         timeout=2 * REACHED_S, check=False,
     )  # fmt: skip
+    if stands:
+        assert len({line.split()[0] for line in lab.left()}) == 3, done.stdout
+        lab.manager.run(sys.executable, "-m", "testbed", "clean", "--all", cwd=folder)
     assert lab.await_nothing_left() == []
     assert (folder / "runs").exists(), done.stdout
     (directory,) = (folder / "runs").iterdir()
@@ -298,13 +301,18 @@ def test_a_command_of_ones_own_runs_on_three_hosts(lab: Lab, tmp_path: Path) -> 
 def test_a_rank_that_fails_on_another_host_is_named_with_its_status(
     lab: Lab, tmp_path: Path
 ) -> None:
-    (tmp_path / "job.sh").write_text("echo begun; test $RANK = 2 && exit 7; sleep 300")
-    done, directory = executed(lab, tmp_path, "--", "sh", "job.sh")
+    """And what it has written is there, also while its task is left standing."""
+    (tmp_path / "job.sh").write_text(
+        "echo $RANK > $NARROWS_OUTPUT/rank; echo begun; test $RANK = 2 && exit 7; sleep 300"
+    )
+    done, directory = executed(lab, tmp_path, "--keep", "--", "sh", "job.sh", stands=True)
     assert done.returncode == 1
     assert "rank 2 on node 'worker-2' ended with status 7; its last output: begun" in done.stdout
     ended = {e["node"]: (e["status"], e["asked"]) for e in read_events(directory)["process"]}
     term = (-signal.SIGTERM, True)
     assert ended == {"worker-0": term, "worker-1": term, "worker-2": (7, False)}
+    with tarfile.open(directory / "output" / "worker-2.tar") as kept:
+        assert kept.extractfile("rank").read() == b"2\n"  # type: ignore[union-attr]
 
 
 @pytest.mark.nightly

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -22,12 +23,12 @@ import pytest
 from ruamel.yaml import YAML
 
 from testbed.errors import ExperimentError, InputError, MachineError
-from testbed.fabric.base import ExecEnvironment
+from testbed.fabric.base import START_S, ExecEnvironment
 from testbed.fabric.docker.compose_file import Document, load_templates, to_yaml
 from testbed.fabric.docker.container_init import CommandKeeper
 from testbed.fabric.swarm.agents import AgentListener, ClockReading, HostAgents, best, moved_ns
 from testbed.fabric.swarm.engine import SwarmTask, _gpus, _runs
-from testbed.fabric.swarm.fabric import OUTPUT_BYTES, CommandChannel, RemoteProcess
+from testbed.fabric.swarm.fabric import OUTPUT_BYTES, UNPACK_S, CommandChannel, RemoteProcess
 from testbed.fabric.swarm.stack_file import (
     AGENT,
     CONTROLLER,
@@ -214,10 +215,15 @@ def first_process(name: str, node: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def request(name: str, action: str) -> str:
+    return handed(name, action)
+
+
+def handed(name: str, action: str, *given: int) -> str:
+    """The answer to a request with which descriptors go."""
     with socket.socket(socket.AF_UNIX) as connected:
         connected.settimeout(20)
         connected.connect(name)
-        connected.sendall(action.encode())
+        socket.send_fds(connected, [action.encode()], given)
         return connected.recv(64).decode()
 
 
@@ -240,7 +246,8 @@ def test_a_task_for_commands_knows_no_secret_and_has_a_copy_of_the_folder() -> N
     own = services["worker-0"]
     assert "secrets" not in own
     assert (own["init"], own["user"], own["read_only"]) == (False, "1000:1000", True)
-    assert own["command"][-2:] == ["--commands", "/root/job"]
+    assert own["command"][-3:-1] == ["--commands", "/root/job"]
+    assert int(own["command"][-1]) > START_S
     targets = {volume["target"]: volume["type"] for volume in own["volumes"]}
     assert targets == dict.fromkeys(("/tmp", "/dev/shm", "/root", "/root/job", "/output"), "tmpfs")
     assert services["noise"]["secrets"] == ["token"]
@@ -249,9 +256,22 @@ def test_a_task_for_commands_knows_no_secret_and_has_a_copy_of_the_folder() -> N
 @pytest.fixture
 def commands(tmp_path: Path) -> Iterator[CommandChannel]:
     """A connection to the first process of a world of processes, as in a task."""
-    folder, output, name = tmp_path / "job", tmp_path / "output", f"\0narrows-test-{os.getpid()}"
-    folder.mkdir()
-    output.mkdir()
+    name = f"\0narrows-test-{os.getpid()}"
+    with first_of_commands(name, tmp_path, 900) as first:
+        ours, other = socket.socketpair()
+        with other:
+            assert handed(name, "attach", other.fileno()) == "attach"
+        made = CommandChannel(ours)
+        yield made
+        made.close()
+        assert first.wait(20) == 0  # it ends with its connection
+
+
+@contextmanager
+def first_of_commands(name: str, folder: Path, attach_s: int) -> Iterator[subprocess.Popen[bytes]]:
+    """One that listens for requests at ``name``; it ends with 0 if it waits for nobody then."""
+    for part in ("job", "output"):
+        (folder / part).mkdir()
     rights = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(name)
@@ -259,31 +279,28 @@ def commands(tmp_path: Path) -> Iterator[CommandChannel]:
         listens = str(listening.fileno())
         first = subprocess.Popen(
             ["unshare", *rights, "--pid", "--fork", "--kill-child", sys.executable, "-c", FIRST_OF_COMMANDS,
-             str(folder), str(tmp_path / "marks"), str(output), listens],
+             str(folder / "job"), str(folder / "marks"), str(folder / "output"), listens, str(attach_s)],
             pass_fds=(listening.fileno(),),
         )  # fmt: skip
-    ours, other = socket.socketpair()
-    with other, socket.socket(socket.AF_UNIX) as connected:
-        connected.settimeout(20)
-        connected.connect(name)
-        socket.send_fds(connected, [b"attach"], [other.fileno()])
-        assert connected.recv(64) == b"attach"
-    made = CommandChannel(ours)
     try:
-        yield made
-        made.close()
-        assert first.wait(20) == 0  # it ends with its connection
+        yield first
     finally:
         first.kill()
         first.wait()
 
 
 FIRST_OF_COMMANDS = """
-import socket, sys
+import signal, socket, sys
 from testbed.fabric.docker import container_init
 container_init.MARKS_PATH, container_init.OUTPUT_PATH = sys.argv[2:4]
-sys.exit(container_init.CommandKeeper(sys.argv[1]).serve(socket.socket(fileno=int(sys.argv[4]))))
+keeper = container_init.CommandKeeper(sys.argv[1], int(sys.argv[5]))
+sys.exit(keeper.serve(socket.socket(fileno=int(sys.argv[4]))) or signal.alarm(0))
 """
+
+
+def test_a_task_to_which_no_controller_attaches_ends(tmp_path: Path) -> None:
+    with first_of_commands(f"\0narrows-test-{os.getpid()}", tmp_path, 1) as first:
+        assert first.wait(60) == 0
 
 
 def ran(process: RemoteProcess) -> tuple[bytes, int]:
@@ -318,7 +335,24 @@ def test_the_first_process_of_a_task_starts_commands_and_tells_of_them(
         left.wait(0.01)
     commands.signal(signal.SIGTERM)
     assert ran(left) == (b"", -signal.SIGTERM)
-    assert not any(commands.kept())
+    kept = commands.kept()
+    assert kept
+    assert not any(kept)
+
+
+def test_commands_gain_no_privileges(commands: CommandChannel) -> None:
+    said, status = ran(commands.launch(["cat", "/proc/self/status"], {"NARROWS_MARKS": ""}))
+    assert (b"\nNoNewPrivs:\t1\n" in said, status) == (True, 0)
+
+
+def test_descriptors_that_come_with_requests_are_closed(commands: CommandChannel) -> None:
+    for action in ("attach", "dance", "kill"):
+        reading, writing = os.pipe()
+        handed(f"\0narrows-test-{os.getpid()}", action, writing)
+        os.close(writing)
+        with os.fdopen(reading, "rb") as pipe:
+            assert select.select([pipe], [], [], 20)[0], action
+            assert pipe.read() == b""
 
 
 def test_commands_are_paused_and_killed_by_the_agent_of_their_host(
@@ -355,12 +389,44 @@ def test_what_is_to_be_kept_comes_back(commands: CommandChannel, tmp_path: Path)
     (tmp_path / "output" / "a" / "weights").write_bytes(b"1234")
     with tarfile.open(fileobj=BytesIO(commands.kept())) as kept:
         assert kept.getnames() == ["a", "a/weights"]
+    again = commands.kept()
+    assert again
+    assert not any(again)
 
 
-def test_more_than_can_be_kept_is_not(commands: CommandChannel, tmp_path: Path) -> None:
-    with (tmp_path / "output" / "large").open("wb") as file:
-        file.truncate(OUTPUT_BYTES + 1)
-    assert commands.kept() == b""
+def test_nothing_writes_what_is_kept_any_more(commands: CommandChannel) -> None:
+    sleep = ["sleep", f"300.{os.getpid()}"]
+    text = f"{' '.join(sleep)} > /dev/null 2>&1 & echo $!"
+    assert ran(commands.launch(["sh", "-c", text], {"NARROWS_MARKS": ""}))[1] == 0
+    assert within(20, 0.01, lambda: sleep in map(command_line, map(int, pids())))
+    ours = commands.launch(["sleep", "300"], {"NARROWS_MARKS": ""})
+    assert commands.kept()
+    assert ours.returncode == -signal.SIGKILL  # known before anything was read
+    assert ran(ours) == (b"", -signal.SIGKILL)
+    assert sleep not in [command_line(int(pid)) for pid in pids()]
+
+
+LARGE = f"truncate -s {OUTPUT_BYTES + 1} large"
+DEEP = "for n in $(seq 1500); do mkdir d && cd d || exit; done"
+
+
+@pytest.mark.parametrize("text", [LARGE, DEEP], ids=["too large", "folders in folders"])
+def test_what_cannot_be_kept_is_not(commands: CommandChannel, tmp_path: Path, text: str) -> None:
+    """And the next answer says what is there."""
+
+    def run(text: str) -> int:
+        command = ["sh", "-c", f"cd ../output; {text}"]
+        return ran(commands.launch(command, {"NARROWS_MARKS": ""}))[1]
+
+    assert run(text) == 0
+    begun_s = time.monotonic()
+    kept, took_s = commands.kept(), time.monotonic() - begun_s
+    subprocess.run(["rm", "-rf", *(tmp_path / "output").iterdir()], check=True)
+    assert kept == b""
+    assert took_s < UNPACK_S  # an answer
+    assert run("echo 7 > small") == 0
+    with tarfile.open(fileobj=BytesIO(commands.kept())) as archive:
+        assert archive.getnames() == ["small"]
 
 
 def test_marks_come_to_the_listener_and_its_answer_is_of_the_nodes_clock(
@@ -391,6 +457,48 @@ def test_marks_come_to_the_listener_and_its_answer_is_of_the_nodes_clock(
         listener.close()
 
 
+MARKS = """
+import os, socket
+for _ in range(50):
+    with socket.socket(socket.AF_UNIX) as connected:
+        connected.connect(os.environ["NARROWS_MARKS"])
+        try:
+            connected.send(b"x")
+            connected.recv(1)
+        except ConnectionError:
+            pass
+"""
+
+
+def test_a_listener_of_marks_that_is_not_there_ends_no_command(
+    commands: CommandChannel, tmp_path: Path
+) -> None:
+    marks = {"NARROWS_MARKS": str(tmp_path / "nobody")}
+    assert ran(commands.launch([sys.executable, "-c", MARKS], marks)) == (b"", 0)
+    assert ran(commands.launch(["echo", "over"], marks)) == (b"over\n", 0)
+
+
+def test_connections_that_the_listener_of_marks_has_closed_are_forgotten(
+    commands: CommandChannel, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "listener")
+
+    def close_all() -> None:
+        for _ in range(50):
+            listening.accept()[0].close()
+
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(path)
+        listening.listen(50)
+        closing = threading.Thread(target=close_all, daemon=True)
+        closing.start()
+        process = commands.launch([sys.executable, "-c", MARKS], {"NARROWS_MARKS": path})
+        assert ran(process) == (b"", 0)
+        closing.join(20)
+        assert not closing.is_alive()
+    assert within(20, 0.01, lambda: not commands._marks)
+
+
 def test_commands_of_a_task_that_is_lost_have_been_killed(commands: CommandChannel) -> None:
     process = commands.launch(["sleep", "300"], {"NARROWS_MARKS": ""})
     commands.close()
@@ -404,7 +512,7 @@ def test_commands_of_a_task_that_is_lost_have_been_killed(commands: CommandChann
 def test_nobody_else_keeps_commands() -> None:
     """Its signals go to all processes that there are."""
     with pytest.raises(RuntimeError, match="first process"):
-        CommandKeeper("/")
+        CommandKeeper("/", 1)
 
 
 def test_the_secret_is_in_no_text() -> None:

@@ -7,9 +7,9 @@ signal. ``python -m testbed.fabric.docker.container_init`` takes the options of
 ``testbed.runner.node_process``; with ``--listen`` before them it takes requests, too, at a socket
 that has no file: whoever may enter the node's network can connect to it, from any host's agent.
 
-With ``--commands FOLDER`` it has no node's process: it starts commands in that folder, on a host
-whose engine the controller cannot ask. ``attach`` brings it a connection to the controller, and
-over this go frames of a kind, a number and bytes.
+With ``--commands FOLDER SECONDS`` it has no node's process: it starts commands in that folder, on a
+host whose engine the controller cannot ask. ``attach`` brings it a connection to the controller,
+within so many seconds, and over this go frames of a kind, a number and bytes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from itertools import count
 from pathlib import Path
 from typing import IO
 
-from testbed.process import module_command
+from testbed.process import module_command, prctl
 from testbed.topology import NODE_ACTIONS_SOCKET
 
 KILL, START = "SIGUSR1", "SIGUSR2"
@@ -47,7 +47,8 @@ FILES, LAUNCH, PRINTED, ENDED, SIGNAL, OPENED, MARKS, CLOSED, KEEP, KEPT = range
 command to start, its output (nothing: its end), its exit status; a signal to all; a connection for
 marks, what it carries, and its end; that all stays when the connection ends; how many bytes are
 taken of what is to be kept, and its answer, an archive (of nothing where it is larger)."""
-_HEARD = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM, signal.SIGCHLD)
+_HEARD = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM, signal.SIGCHLD, signal.SIGALRM)
+_NO_NEW_PRIVILEGES = 38
 _SIGNAL_OFFSET = 128
 _REQUEST_S, _REQUEST_BYTES = 1.0, 64
 _FRAME = struct.Struct("!BII")
@@ -59,9 +60,11 @@ _NOT_FOUND, _NOT_STARTED = 127, 126
 """The exit statuses of shells for what cannot be started."""
 
 
-def pack(kind: int, number: int, data: bytes = b"") -> bytes:
-    """A frame."""
-    return _FRAME.pack(kind, number, len(data)) + data
+def send_frame(connected: socket.socket, kind: int, number: int, data: bytes = b"") -> None:
+    """Send a frame, without a copy of what it carries. Raises OSError."""
+    more = socket.MSG_MORE if data else 0  # else the data would wait for an answer to the header
+    connected.sendall(_FRAME.pack(kind, number, len(data)), more)
+    connected.sendall(data)
 
 
 def take_frame(connected: socket.socket) -> tuple[int, int, bytes] | None:
@@ -105,11 +108,15 @@ class Keeper:
         }
 
     def serve(self, requests: socket.socket | None = None) -> int:
-        """Until the node ends by itself, or the container is stopped; returns the exit code."""
+        """Until the node ends by itself, or the container is stopped; returns the exit code.
+
+        Nothing that it starts gains a privilege: a swarm's engine is not told so by the stack file.
+        """
+        prctl(_NO_NEW_PRIVILEGES, 1)
         signals = _signal_numbers()
         self._hear(signals, partial(self._take_signals, signals))
         if requests is not None:
-            self._hear(requests, lambda: self._answer(requests.accept()[0]))
+            self._hear(requests, partial(self._answer, requests))
         self._start()
         while self._code is None:
             for key, _ in self._sources.select():
@@ -135,15 +142,19 @@ class Keeper:
         elif self._node is not None and (code := self._node.poll()) is not None:
             self._code = code if code >= 0 else _SIGNAL_OFFSET - code
 
-    def _answer(self, connected: socket.socket) -> None:
-        """Do what a connection asks for; the answer comes when it is done."""
-        with connected, suppress(OSError):
+    def _answer(self, requests: socket.socket) -> None:
+        """Do what the next connection asks for; the answer comes when it is done."""
+        with suppress(OSError), requests.accept()[0] as connected:
             connected.settimeout(_REQUEST_S)
             text, self._given, _, _ = socket.recv_fds(connected, _REQUEST_BYTES, 1)
-            action = text.decode(errors="replace")
-            if action in self._actions:
-                self._actions[action]()
-                connected.sendall(action.encode())
+            try:
+                action = text.decode(errors="replace")
+                if action in self._actions:
+                    self._actions[action]()
+                    connected.sendall(action.encode())
+            finally:
+                while self._given:
+                    os.close(self._given.pop())
 
     def _start(self) -> None:
         if self._node is None:
@@ -171,14 +182,15 @@ class Keeper:
 
 
 class CommandKeeper(Keeper):
-    """Keeps a node for commands, which start in ``folder``. Raises RuntimeError where it is not the
-    first process of its container: a signal to all would be one to everybody's."""
+    """Keeps a node for commands, which start in ``folder``; it ends where no controller attaches
+    for ``attach_s``. Raises RuntimeError where it is not the first process of its container: a
+    signal to all would be one to everybody's."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, attach_s: int) -> None:
         if os.getpid() != 1:
             raise RuntimeError("commands are kept by a container's first process alone")
         super().__init__(())
-        self._folder = folder
+        self._folder, self._attach_s = folder, attach_s
         self._actions = {
             "attach": self._attach,
             "kill": partial(self._signal, signal.SIGKILL),
@@ -194,12 +206,16 @@ class CommandKeeper(Keeper):
         self._numbers = count(1)
 
     def _on_signal(self, number: int) -> None:
-        if number == signal.SIGTERM:
+        if number in (signal.SIGTERM, signal.SIGALRM):
             self._code = 0
         elif number == signal.SIGCHLD:
-            with suppress(ChildProcessError):
-                while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                    self._end(ended[0], os.waitstatus_to_exitcode(ended[1]))
+            self._reap(os.WNOHANG)
+
+    def _reap(self, options: int) -> None:
+        """Take in all that have ended; with no options, wait until all have."""
+        with suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, options))[0]:
+                self._end(ended[0], os.waitstatus_to_exitcode(ended[1]))
 
     def _end(self, pid: int, status: int) -> None:
         """Tell of a command's end; of what one has left behind nobody is told."""
@@ -209,17 +225,19 @@ class CommandKeeper(Keeper):
             self._say(ENDED, number, str(status).encode())
 
     def _start(self) -> None:
-        """Listen to marks."""
+        """Listen to marks, and for a while to who attaches: it may have died meanwhile."""
         listening = socket.socket(socket.AF_UNIX)
         listening.bind(MARKS_PATH)
         listening.listen(_REQUEST_BYTES)
         self._hear(listening, partial(self._open, listening))
+        signal.alarm(self._attach_s)
 
     def _attach(self) -> None:
         """Obey the controller at the other end of the descriptor that came, until it ends."""
-        given = [socket.socket(fileno=descriptor) for descriptor in self._given]
-        if self._controller is None and given:
-            self._controller = given[0]
+        if self._controller is None and self._given:
+            self._controller = socket.socket(fileno=self._given[0])
+            self._given.clear()  # not to be closed
+            signal.alarm(0)
             self._controller.setblocking(True)
             self._hear(self._controller, partial(self._obey, self._controller))
 
@@ -253,6 +271,9 @@ class CommandKeeper(Keeper):
         return ""
 
     def _kept(self, most_bytes: int) -> bytes:
+        """End what commands have left behind, which may still write; then read what is kept."""
+        self._signal(signal.SIGKILL)
+        self._reap(0)
         buffer = io.BytesIO()
 
         def bounded(entry: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -264,7 +285,7 @@ class CommandKeeper(Keeper):
             with tarfile.open(fileobj=buffer, mode="w") as archive:
                 for path in sorted(Path(OUTPUT_PATH).iterdir()):
                     archive.add(path, path.name, filter=bounded)
-        except OSError:
+        except (OSError, RecursionError):  # of folders in folders
             return b""
         return buffer.getvalue()
 
@@ -334,7 +355,7 @@ class CommandKeeper(Keeper):
     def _say(self, kind: int, number: int, data: bytes = b"") -> None:
         if self._controller is not None:
             with suppress(OSError):  # it has ended, which is noticed when it is read
-                self._controller.sendall(pack(kind, number, data))
+                send_frame(self._controller, kind, number, data)
 
     def _pause(self) -> None:
         """Until every command's process has stopped."""
@@ -369,7 +390,7 @@ def listener() -> socket.socket:
 if __name__ == "__main__":
     given = sys.argv[1:]
     if given[:1] == [COMMANDS]:
-        sys.exit(CommandKeeper(given[1]).serve(listener()))
+        sys.exit(CommandKeeper(given[1], int(given[2])).serve(listener()))
     if given[:1] == [LISTEN]:
         sys.exit(Keeper(given[1:]).serve(listener()))
     sys.exit(Keeper(given).serve())

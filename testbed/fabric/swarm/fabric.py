@@ -56,7 +56,8 @@ UNPACK_S = 60.0
 """How long a task may take to write the files of the working folder, and to send what is kept."""
 OUTPUT_BYTES = 256 << 20
 """Most bytes of a node's output that are brought back."""
-_CHUNK = 1 << 16
+_CHUNK, _AT_ONCE = 1 << 16, 4
+"""Bytes that are read at once, and nodes whose output is brought back at a time."""
 
 
 class RemoteProcess:
@@ -134,11 +135,21 @@ class CommandChannel:
         self._send(frames.SIGNAL, number)
 
     def kept(self) -> bytes:
-        """Return the task's output as an archive; nothing where it cannot be had."""
-        self._send(frames.KEPT, OUTPUT_BYTES)
-        with suppress(TimeoutError):
-            return self._kept.result(UNPACK_S)
-        return b""
+        """Return the task's output as an archive; nothing where it cannot be had, and an archive of
+        nothing where it has been before. Every process of the task but the first has ended then."""
+        if not self._kept.done():
+            self._send(frames.KEPT, OUTPUT_BYTES)
+        try:
+            kept = self._kept.result(UNPACK_S)
+        except TimeoutError:
+            return b""
+        with self._lock:
+            if kept or not self._lost:
+                again: Future[bytes] = Future()
+                if kept:
+                    again.set_result(bytes(1))
+                self._kept = again  # what was had may be large
+        return kept
 
     def keep(self) -> None:
         """Have all stay when this end is closed."""
@@ -151,22 +162,37 @@ class CommandChannel:
 
     def _send(self, kind: int, number: int, data: bytes = b"") -> None:
         with self._lock, suppress(OSError):  # noticed where it is read
-            self._socket.sendall(frames.pack(kind, number, data))
+            frames.send_frame(self._socket, kind, number, data)
 
     def _read(self) -> None:
-        take = {
-            frames.FILES: lambda _, data: self._unpacked.set_result(data.decode(errors="replace")),
-            frames.KEPT: lambda _, data: self._kept.set_result(data),
-            frames.PRINTED: lambda number, data: self._processes[number].print(data),
-            frames.ENDED: lambda number, data: self._processes[number].end(int(data)),
-            frames.OPENED: lambda number, _: self._open(number),
-            frames.MARKS: self._hear,
-            frames.CLOSED: self._hear,
-        }
-        with self._socket, suppress(LookupError, ValueError, InvalidStateError):
-            while (frame := frames.take_frame(self._socket)) is not None:
-                kind, number, data = frame
-                take[kind](number, data)
+        try:
+            with self._socket, suppress(LookupError, ValueError, InvalidStateError):
+                while self._take(frames.take_frame(self._socket)):
+                    pass
+        finally:
+            self._lose()
+
+    def _take(self, frame: tuple[int, int, bytes] | None) -> bool:
+        """Do what a frame says; False where the connection has ended."""
+        if frame is None:
+            return False
+        kind, number, data = frame
+        if kind == frames.FILES:
+            self._unpacked.set_result(data.decode(errors="replace"))
+        elif kind == frames.KEPT:
+            self._kept.set_result(data)
+        elif kind == frames.PRINTED:
+            self._processes[number].print(data)
+        elif kind == frames.ENDED:
+            self._processes[number].end(int(data))
+        elif kind == frames.OPENED:
+            self._open(number)
+        elif kind in (frames.MARKS, frames.CLOSED):
+            self._hear(number, data)
+        return True
+
+    def _lose(self) -> None:
+        """For us all has ended."""
         with self._lock:
             self._lost = True
             processes = list(self._processes.values())
@@ -186,18 +212,18 @@ class CommandChannel:
 
     def _open(self, number: int) -> None:
         """Connect to the listener of marks for a process that has connected there."""
-        connected = socket.socket(socket.AF_UNIX)
-        self._marks[number] = connected
         try:
+            connected = self._marks[number] = socket.socket(socket.AF_UNIX)
             connected.connect(self._listener)
             Thread(target=self._answer, args=(number, connected), daemon=True).start()
         except (OSError, RuntimeError):
-            self._hear(number, b"")
+            if (failed := self._marks.pop(number, None)) is not None:
+                failed.close()
             self._send(frames.CLOSED, number)
 
     def _hear(self, number: int, data: bytes) -> None:
         """Pass on what a process says to the listener of marks; nothing: its end."""
-        connected = self._marks[number] if data else self._marks.pop(number, None)
+        connected = self._marks.get(number) if data else self._marks.pop(number, None)
         if connected is not None:
             with suppress(OSError):
                 connected.sendall(data) if data else connected.shutdown(socket.SHUT_RDWR)
@@ -211,6 +237,7 @@ class CommandChannel:
                 with suppress(OSError):
                     data = connected.recv(_CHUNK)
                 self._send(frames.MARKS if data else frames.CLOSED, number, data)
+        self._marks.pop(number, None)
 
 
 class SwarmFabric(JournaledFabric):
@@ -333,7 +360,8 @@ class SwarmFabric(JournaledFabric):
         self._commands[name].signal(number)
 
     def keep(self) -> None:
-        """Leave commands' tasks standing, too."""
+        """Save output; leave commands' tasks standing, too."""
+        self._save_output()
         for commands in self._commands.values():
             commands.keep()
         super().keep()
@@ -394,18 +422,21 @@ class SwarmFabric(JournaledFabric):
             self.remove(self.swarm.close, *connected, *listening)
 
     def _save_output(self) -> None:
-        """Write what commands want kept to ``output/<node>.tar``."""
-        silent = self.agent.silent() if self._commands else {}
-        gone = {node for nodes in silent.values() for node in nodes}
-        for node, commands in self._commands.items():
-            kept = b"" if node in gone else commands.kept()
-            if not kept:
-                sys.stderr.write(
-                    f"testbed: what {node} wrote to {frames.OUTPUT_PATH} was not kept: its task "
-                    f"has ended, or it has more than {OUTPUT_BYTES >> 20} MiB\n"
-                )
-            elif any(kept) and self.folder is not None:
-                self.folder.folder("output").write(f"{node}.tar", kept)
+        """Write what commands want kept to ``output/<node>.tar``, of a few nodes at a time."""
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            list(pool.map(self._save_output_of, self._commands))
+
+    def _save_output_of(self, node: str) -> None:
+        silent = any(node in nodes for nodes in self.agent.silent().values())
+        kept = b"" if silent else self._commands[node].kept()
+        if not kept:
+            sys.stderr.write(
+                f"testbed: what {node} wrote to {frames.OUTPUT_PATH} was not kept: its task has "
+                f"ended, or it has more than {OUTPUT_BYTES >> 20} MiB, or a file that cannot be "
+                "read\n"
+            )
+        elif any(kept) and self.folder is not None:
+            self.folder.folder("output").write(f"{node}.tar", kept)
 
     def _document(self) -> Document:
         assert self.plan is not None

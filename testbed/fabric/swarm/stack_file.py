@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from testbed.errors import InputError, MachineError
-from testbed.fabric.base import ExecEnvironment
+from testbed.fabric.base import START_S, ExecEnvironment
 from testbed.fabric.docker.compose_file import (
     KEEPER,
     NODE_LABEL,
@@ -39,6 +39,8 @@ from testbed.topology import (
 CONTROLLER, AGENT = "narrows_controller", "narrows_agent"
 """Services beside the nodes, whose names have no underscore."""
 _FIRST_PROCESS = ["python", "-P", "-m", "testbed.fabric.docker.container_init"]
+_ATTACH_S = int(START_S) + 600
+"""How long a task for commands waits for the controller, which waits until every task runs."""
 AGENT_COMMAND = ["python", "-P", "-m", "testbed.links.agent.remote"]
 RIGHTS = ["NET_ADMIN", "SYS_ADMIN", "SYS_NICE"]
 """Rights of agents: to shape, to enter network namespaces, to keep deadlines."""
@@ -240,7 +242,7 @@ def _offer(service: Document, offered: ExecEnvironment, most_bytes: int) -> None
     """A task whose first process starts commands, and knows no secret."""
     service["init"] = False
     service["user"] = offered.user
-    service["command"] = [*_FIRST_PROCESS, COMMANDS, str(offered.directory)]
+    service["command"] = [*_FIRST_PROCESS, COMMANDS, str(offered.directory), str(_ATTACH_S)]
     service["environment"] = {"HOME": "/tmp", "USER": "narrows", "NARROWS_OUTPUT": OUTPUT_PATH}
     sizes = {"/dev/shm": _SHARED_MEMORY_BYTES}
     sizes |= dict.fromkeys((str(offered.directory), OUTPUT_PATH), most_bytes)
