@@ -221,6 +221,15 @@ def prctl(*arguments: int) -> None:
     call("prctl", *map(ctypes.c_ulong, [*arguments, *[0] * (5 - len(arguments))]))
 
 
+_NO_NEW_PRIVILEGES = 38
+
+
+def gain_no_privileges() -> None:
+    """Have no program that is executed from now on give this process, or what it starts, more
+    privileges than it has. Raises OSError."""
+    prctl(_NO_NEW_PRIVILEGES, 1)
+
+
 def unshare(kinds: int) -> None:
     """Move the calling thread into new namespaces (unshare(2)). Raises OSError.
 

@@ -31,13 +31,14 @@ from testbed.process import (
     PACKAGE,
     call,
     die_with,
+    gain_no_privileges,
     module_command,
     prctl,
     restore_open_files,
     unshare,
 )
 
-_DROP_BOUNDING, _SET_SECUREBITS, _NO_NEW_PRIVILEGES = 24, 28, 38
+_DROP_BOUNDING, _SET_SECUREBITS = 24, 28
 _AMBIENT, _CLEAR_ALL = 47, 4
 _SET_SECCOMP, _SECCOMP_FILTER = 22, 2
 _NOROOT_LOCKED = 0b11
@@ -113,7 +114,7 @@ def drop_privileges(whose: Account | None) -> None:
         os.setresgid(whose.group, whose.group, whose.group)
         os.setresuid(whose.user, whose.user, whose.user)
     call("capset", struct.pack("=Ii", _CAPABILITIES_VERSION_3, 0), bytes(24))
-    prctl(_NO_NEW_PRIVILEGES, 1)
+    gain_no_privileges()
     _forbid(set_id=whose is not None)
 
 

@@ -32,7 +32,7 @@ from itertools import count
 from pathlib import Path
 from typing import IO
 
-from testbed.process import module_command, prctl
+from testbed.process import gain_no_privileges, module_command
 from testbed.topology import NODE_ACTIONS_SOCKET
 
 KILL, START = "SIGUSR1", "SIGUSR2"
@@ -48,7 +48,6 @@ command to start, its output (nothing: its end), its exit status; a signal to al
 marks, what it carries, and its end; that all stays when the connection ends; how many bytes are
 taken of what is to be kept, and its answer, an archive (of nothing where it is larger)."""
 _HEARD = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM, signal.SIGCHLD, signal.SIGALRM)
-_NO_NEW_PRIVILEGES = 38
 _SIGNAL_OFFSET = 128
 _REQUEST_S, _REQUEST_BYTES = 1.0, 64
 _FRAME = struct.Struct("!BII")
@@ -112,7 +111,7 @@ class Keeper:
 
         Nothing that it starts gains a privilege: a swarm's engine is not told so by the stack file.
         """
-        prctl(_NO_NEW_PRIVILEGES, 1)
+        gain_no_privileges()
         signals = _signal_numbers()
         self._hear(signals, partial(self._take_signals, signals))
         if requests is not None:

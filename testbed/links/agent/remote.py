@@ -32,9 +32,9 @@ NETNS = Path("/netns")
 """Where the engine's folder of network namespaces is mounted."""
 CONNECT_S, LOCATE_S = 60.0, 10.0
 ACTION_S = 2.5
+"""How long a node may take to be paused or killed: a host that is silent for 4 s counts as dead."""
 KEEP_ALIVE = {socket.TCP_KEEPIDLE: 5, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 6}
 """Seconds, seconds and probes: a task ends where its controller's host does."""
-"""How long a node may take to be paused or killed: a host that is silent for 4 s counts as dead."""
 _NETWORK_DIGITS = 10
 _CHUNK = bytes(1 << 18)
 _MOST_ACTION = 64
