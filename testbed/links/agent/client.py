@@ -437,7 +437,9 @@ class ScheduleFeeder:
             batch = list(islice(remaining, _BATCH))
             last = len(batch) < _BATCH
             known: float | None = known_to_s if last else batch[-1].time_s
-            if last and self._exhausted:
+            if last and self._next is not None:  # nothing comes before it
+                known = self._next.time_s
+            elif last and self._exhausted:
                 known = None
             self._call(
                 operation, changes=list(map(change_to_json, batch)), known_to_s=known, **fields
