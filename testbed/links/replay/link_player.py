@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from testbed.errors import LinkError
 from testbed.links.netem_stage import NetemConfig, NetemStage
-from testbed.links.replay.delivery_report import EndReport, measures
+from testbed.links.replay.delivery_report import RECHARGED_S, EndReport, measures
 from testbed.links.replay.sampler import LinkSampler
 from testbed.links.shaper import CLOSED_RATE_BITS, ShapedQueue
 from testbed.links.tc.parameters import LARGEST_CHARGE_BYTES, TICK_NS, LinkPace, pace
@@ -37,7 +37,7 @@ from testbed.scenario.link_state import (
     LinkState,
 )
 
-LONGEST_NS = 50_000_000_000
+LONGEST_NS = round(RECHARGED_S * 1e9)
 """One charge never counts for more than this: the kernel forgets debts beyond 60 s."""
 
 RENEW_NS = 5_000_000
