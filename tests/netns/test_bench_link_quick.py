@@ -150,7 +150,7 @@ def nodes(found: Row) -> None:
 def certificate(found: Row) -> None:
     rows = rows_by(found, "fault")
     clean = rows["none"]["cases"] + rows["none, but time was stolen"]["cases"]
-    # three link directions with a fault, of the four of each of two sessions and of two clean ones
+    # four link directions with a fault, of the four of each of two sessions and of two clean ones
     assert clean == 4 * found["about"]["links"] - len(LINK_FAULTS)
     for kind in (*LINK_FAULTS, *HOST_FAULTS):
         assert rows[kind]["cases"] == 1, rows[kind]
