@@ -42,7 +42,7 @@ from testbed.links.tc.netlink import (
     split,
     tolerating,
 )
-from testbed.transport.connection import TcpInfo
+from testbed.transport.connection import UNKNOWN
 
 FAMILIES = (socket.AF_INET, socket.AF_INET6)
 DESTROYED = (SKNLGRP_INET_TCP_DESTROY, SKNLGRP_INET6_TCP_DESTROY)
@@ -50,10 +50,15 @@ DESTROYED = (SKNLGRP_INET_TCP_DESTROY, SKNLGRP_INET6_TCP_DESTROY)
 
 _INFO = 2
 _CONNECTED = SS_ALL & ~sum(1 << state for state in (SS_TIME_WAIT, SS_CLOSE, SS_LISTEN))
+_COUNTERS = (
+    *("segs_out", "min_rtt", "total_retrans"),
+    *("bytes_sent", "bytes_received", "bytes_retrans"),
+)
 _SEEN = AttributeReader(
     inet_diag_msg,
     *(f"idiag_{name}" for name in ("family", "src", "sport", "dst", "dport", "cookie")),
-    "INET_DIAG_INFO",
+    "INET_DIAG_INFO.header.length",
+    *(f"INET_DIAG_INFO.tcpi_{name}" for name in _COUNTERS),
 )
 
 
@@ -67,22 +72,23 @@ def query(family: int) -> NetlinkMessage:
 
 def decode(message: bytes, ended_ns: int | None = None) -> SocketSeen | None:
     """Read a description; None for a socket that never sent. Raises OSError on old kernels."""
-    family, own, own_port, peer, peer_port, cookie, info = _SEEN(message)
-    if info is None:
-        return None
-    counters = TcpInfo.unpack(info).counters()
-    if not counters.segments_out:
+    family, own, own_port, peer, peer_port, cookie, length, *counters = _SEEN(message)
+    if length is not None and None in counters:
+        lacking = (name for name, count in zip(_COUNTERS, counters, strict=True) if count is None)
+        raise OSError(f"the kernel's tcp_info lacks {', '.join(lacking)}")
+    segments, least_rtt_us, retransmitted, sent, received, sent_again = counters
+    if not segments:
         return None
     return SocketSeen(
         cookie=cookie,
         own=_end(family, own, own_port),
         peer=_end(family, peer, peer_port),
-        bytes_sent=counters.bytes_sent,
-        bytes_received=counters.bytes_received,
-        segments_out=counters.segments_out,
-        retransmitted=counters.retransmits,
-        bytes_retransmitted=counters.bytes_retransmitted,
-        least_rtt_us=counters.least_rtt_us,
+        bytes_sent=sent,
+        bytes_received=received,
+        segments_out=segments,
+        retransmitted=retransmitted,
+        bytes_retransmitted=sent_again,
+        least_rtt_us=None if least_rtt_us == UNKNOWN else least_rtt_us,
         ended_ns=ended_ns,
     )
 
@@ -205,8 +211,12 @@ class SocketWatch:
             for key, _ in self._selector.select():
                 if key.data is None:
                     over = True
-                else:
+                    continue
+                try:
                     key.data.take()
+                except OSError as error:
+                    key.data.missed = f"ends of connections could not be read: {error}"
+                    self._selector.unregister(key.fileobj)
 
     def _open(self, netns: str) -> dict[int, SocketSeen]:
         """Return the open connections of a namespace, keyed by cookie."""

@@ -31,7 +31,7 @@ from pyroute2.netlink.rtnl import (
 from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
 from pyroute2.netlink.rtnl.ifinfmsg import IFF_LOOPBACK, IFF_UP, ifinfmsg
 from pyroute2.netlink.rtnl.nsidmsg import nsidmsg
-from pyroute2.netlink.rtnl.rtmsg import rtmsg
+from pyroute2.netlink.rtnl.rtmsg import RTNH_F_DEAD, RTNH_F_LINKDOWN, rtmsg
 
 from testbed.errors import ExperimentError, MachineError
 from testbed.links.agent.protocol import InterfaceSeen
@@ -271,6 +271,8 @@ def _addresses(channel: NetlinkChannel) -> dict[int, tuple[str, ...]]:
 
 
 _ECN = 1
+_STATE = RTNH_F_DEAD | RTNH_F_LINKDOWN
+"""Flags that tell of a device, and that no route may be given."""
 _MAIN = 254
 _KEPT = ("RTA_DST", "RTA_OIF", "RTA_PRIORITY", "RTA_PREFSRC", "RTA_TABLE")
 
@@ -313,6 +315,7 @@ def _route(message: Any) -> SubnetRoute:
         bool(metrics.get("RTAX_FEATURES", 0) & _ECN),
     )
     head = {name: message[name] for name, _ in rtmsg.fields}
+    head["flags"] &= ~_STATE
     identity = tuple((name, value) for name, value in attributes if value is not None)
     return SubnetRoute(head, identity, settings)
 
@@ -336,7 +339,8 @@ def shape_route(
 
     ``ecn`` holds whatever ``net.ipv4.tcp_ecn`` says.
 
-    Raises MachineError when the kernel does not know the congestion control.
+    Raises MachineError when the kernel does not know the congestion control, KernelRefused for what
+    it refuses besides.
     """
     requested = TcpSettings(congestion, rto_min_ms, ecn)
     with NetlinkChannel(netns) as channel:
@@ -345,6 +349,8 @@ def shape_route(
             try:
                 set_route(channel, route, requested)
             except KernelRefused as error:
+                if congestion is None or error.errno not in (errno.ENOENT, errno.EINVAL):
+                    raise
                 raise unknown(congestion, netns, error) from error
         for route in subnet_routes(channel, index):
             if route.settings != requested:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -39,6 +40,7 @@ from testbed.links.tc.netlink import (
     Fields,
     NetlinkChannel,
     NetlinkMessage,
+    decoded,
     encode,
     tolerating,
     tree,
@@ -60,7 +62,8 @@ CLASS = ROOT_HANDLE | CLASS_MINOR
 ETHERNET = 1
 """The link layer of a rate, in a byte that pyroute2 takes for reserved: packets take as many bytes
 as they have, and the kernel wants no table of them."""
-_MAX32 = 0xFFFFFFFF
+MAX32 = 0xFFFFFFFF
+"""From this rate on, byte/s, a class has attributes of 64 bits."""
 _PARAMETERS = "TCA_OPTIONS.TCA_HTB_PARMS."
 _COUNTERS = AttributeReader(
     tcmsg,
@@ -157,7 +160,7 @@ def change_class(index: int, setting: LinkPace) -> bytes:
 
 def _class(index: int, setting: LinkPace) -> NetlinkMessage:
     """Our class, with every value: what is left out the kernel would set to something else."""
-    rate, ticks = min(setting.rate_bytes, _MAX32), setting.burst_ticks
+    rate, ticks = min(setting.rate_bytes, MAX32), setting.burst_ticks
     parameters: Fields = {"buffer": ticks, "cbuffer": ticks, "quantum": QUANTUM_BYTES}
     for which in ("rate", "ceil"):
         parameters |= {
@@ -168,7 +171,7 @@ def _class(index: int, setting: LinkPace) -> NetlinkMessage:
             f"{which}_mpu": setting.mpu_bytes,
         }
     options: list[Attribute] = [("TCA_HTB_PARMS", parameters)]
-    if setting.rate_bytes >= _MAX32:
+    if setting.rate_bytes >= MAX32:
         options += [(f"TCA_HTB_{which}64", setting.rate_bytes) for which in ("RATE", "CEIL")]
     return traffic_control(index, CLASS, ROOT_HANDLE, "htb", tree(*options))
 
@@ -234,10 +237,9 @@ def qdiscs(channel: NetlinkChannel, index: int) -> list[Qdisc]:
 
 
 def _qdisc(message: bytes) -> Qdisc:
-    decoded = tcmsg(message)
-    decoded.decode()
-    kind, options = decoded.get_attr("TCA_KIND"), decoded.get_attr("TCA_OPTIONS")
-    qdisc = Qdisc(kind, decoded["handle"], decoded["parent"])
+    told = decoded(tcmsg, message)
+    kind, options = told.get_attr("TCA_KIND"), told.get_attr("TCA_OPTIONS")
+    qdisc = Qdisc(kind, told["handle"], told["parent"])
     if kind == "htb":
         init = options.get_attr("TCA_HTB_INIT")
         return replace(qdisc, default_minor=init["defcls"], direct_packets=init["direct_pkts"])
@@ -279,18 +281,15 @@ class RootQdisc(ABC):
 
     def remove(self) -> None:
         """Take away what was installed and close; what has vanished with its device is no error."""
-        try:
-            # The redirect first: what arrives must not be sent to a device that has no queue any
-            # more.
-            if self.where.redirect is not None and self._led_in:
-                with tolerating(*_GONE):
-                    undo_redirect(self._channel, self.where.redirect)
+        with self._channel, ExitStack() as last_first:
             if self.installed:
-                with tolerating(*_GONE):
-                    self.send(self._deletion())
-        finally:
+                last_first.callback(tolerating(*_GONE)(self.send), self._deletion())
+            # The redirect goes first: what arrives must not be sent to a device that has no queue
+            # any more.
+            if self.where.redirect is not None and self._led_in:
+                undo = tolerating(*_GONE)(undo_redirect)
+                last_first.callback(undo, self._channel, self.where.redirect)
             self.installed = self._led_in = False
-            self._channel.close()
 
     def send(self, *messages: bytes) -> None:
         """Have prepared messages carried out. Raises KernelRefused."""
