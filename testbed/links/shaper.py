@@ -38,7 +38,7 @@ CLOSED_RATE_BITS = 1_000_000
 _TOLERANCE = 1e-3
 _REST_NS = 5_000_000
 _GONE = (errno.ENODEV, errno.ENOENT, errno.ESRCH, errno.EINVAL, errno.ENETDOWN)
-"""What is said of that which has vanished, or whose device has or is switched off."""
+"""Errors that say that something has vanished, or its device has, or is switched off."""
 
 
 class ShapedQueue(RootQdisc):

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv6Address, ip_address
 from threading import Thread
 
+from pyroute2.netlink import NETLINK_SOCK_DIAG
 from pyroute2.netlink.diag import (
     SKNLGRP_INET6_TCP_DESTROY,
     SKNLGRP_INET_TCP_DESTROY,
@@ -34,7 +35,6 @@ from testbed.links.agent.protocol import InterfaceSeen, SocketSeen, Watched
 from testbed.links.network.devices import interfaces
 from testbed.links.network.namespaces import opened
 from testbed.links.tc.netlink import (
-    SOCK_DIAG,
     AttributeReader,
     NetlinkChannel,
     NetlinkMessage,
@@ -221,7 +221,7 @@ class SocketWatch:
     def _open(self, netns: str) -> dict[int, SocketSeen]:
         """Return the open connections of a namespace, keyed by cookie."""
         messages: list[bytes] = []
-        with NetlinkChannel(netns, SOCK_DIAG) as channel:
+        with NetlinkChannel(netns, NETLINK_SOCK_DIAG) as channel:
             for family in FAMILIES:
                 with tolerating(errno.ENOENT):  # there is no IPv6 here
                     messages += channel.dump_raw(query(family), SOCK_DIAG_BY_FAMILY)

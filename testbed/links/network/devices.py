@@ -50,7 +50,6 @@ from testbed.links.tc.netlink import (
 from testbed.topology import Interface
 
 _NEW = NLM_F_CREATE | NLM_F_EXCL
-_BRIDGE_FAMILY = 7
 _NO_ADDRESS = 1
 """IPv6's way of choosing an address for a device (``IN6_ADDR_GEN_MODE_NONE``)."""
 _GONE = {errno.ENODEV, errno.ENOENT}
@@ -184,7 +183,7 @@ def set_port(channel: NetlinkChannel, index: int, **values: int) -> None:
     """
     attributes = ((f"IFLA_BRPORT_{name}", value) for name, value in values.items())
     settings = nest("IFLA_PROTINFO", *attributes)
-    channel.request(link(settings, family=_BRIDGE_FAMILY, index=index), RTM_SETLINK)
+    channel.request(link(settings, family=socket.AF_BRIDGE, index=index), RTM_SETLINK)
 
 
 def silence(channel: NetlinkChannel, index: int) -> None:

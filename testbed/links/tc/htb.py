@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import errno
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from pyroute2.netlink import NLM_F_ACK, NLM_F_CREATE, NLM_F_ECHO, NLM_F_EXCL, NLM_F_REPLACE
 from pyroute2.netlink.rtnl import (
@@ -40,7 +39,6 @@ from testbed.links.tc.netlink import (
     Fields,
     NetlinkChannel,
     NetlinkMessage,
-    decoded,
     encode,
     tolerating,
     tree,
@@ -91,7 +89,20 @@ _SETTINGS = AttributeReader(
     f"{_PARAMETERS}quantum",
 )
 _LIMIT = AttributeReader(tcmsg, "TCA_KIND", "TCA_OPTIONS.limit")
-_INDEX = AttributeReader(tcmsg, "index")
+_QDISC = AttributeReader(
+    tcmsg,
+    *("index", "TCA_KIND", "handle", "parent", "TCA_OPTIONS.limit"),
+    *(f"TCA_OPTIONS.TCA_HTB_INIT.{name}" for name in ("defcls", "direct_pkts")),
+)
+_ACTION = "TCA_OPTIONS.TCA_U32_ACT.TCA_ACT_PRIO_1."
+_REDIRECTS = AttributeReader(
+    tcmsg,
+    *(f"{_ACTION}TCA_ACT_OPTIONS.TCA_MIRRED_PARMS.{name}" for name in ("eaction", "ifindex")),
+    *(
+        f"{_ACTION}TCA_ACT_STATS.TCA_STATS_{name}"
+        for name in ("BASIC.packets", "PKT64.value", "QUEUE.overlimits")
+    ),
+)
 
 
 class ClassCounters(NamedTuple):
@@ -121,7 +132,7 @@ class HeldClass:
 
 @dataclass(frozen=True, slots=True)
 class Qdisc:
-    """A queueing discipline as the kernel tells it. ``limit_bytes`` only of a ``bfifo``."""
+    """A queueing discipline as the kernel tells it. ``limit_bytes``: of a ``bfifo``."""
 
     kind: str
     handle: int
@@ -231,19 +242,11 @@ def decode_limit(answer: bytes) -> int:
 
 def qdiscs(channel: NetlinkChannel, index: int) -> list[Qdisc]:
     """The disciplines of a device. Raises KernelRefused."""
-    listed = channel.dump_raw(traffic_control(index, 0, 0), RTM_GETQDISC)
+    listed = map(_QDISC, channel.dump_raw(traffic_control(index, 0, 0), RTM_GETQDISC))
     # Some kernels list those of all devices.
-    return [_qdisc(message) for message in listed if _INDEX(message) == (index,)]
-
-
-def _qdisc(message: bytes) -> Qdisc:
-    told = decoded(tcmsg, message)
-    kind, options = told.get_attr("TCA_KIND"), told.get_attr("TCA_OPTIONS")
-    qdisc = Qdisc(kind, told["handle"], told["parent"])
-    if kind == "htb":
-        init = options.get_attr("TCA_HTB_INIT")
-        return replace(qdisc, default_minor=init["defcls"], direct_packets=init["direct_pkts"])
-    return replace(qdisc, limit_bytes=options["limit"]) if kind == "bfifo" else qdisc
+    return [
+        Qdisc(kind.rstrip(b"\0").decode(), *values) for at, kind, *values in listed if at == index
+    ]
 
 
 DEFAULT_ROOTS = {"noqueue", "pfifo_fast", "fq_codel", "mq"}
@@ -373,18 +376,9 @@ class Passed(NamedTuple):
 
 def passed(channel: NetlinkChannel, index: int) -> list[Passed]:
     """The redirects of arrivals at device ``index``. Raises KernelRefused."""
-    filters = channel.dump(traffic_control(index, 0, _INGRESS), RTM_GETTFILTER)
-    return [each for message in filters for each in _redirects(message)]
-
-
-def _redirects(message: Any) -> Iterator[Passed]:
-    actions = message.get_nested("TCA_OPTIONS", "TCA_U32_ACT")
-    for _, action in actions["attrs"] if actions is not None else ():
-        parameters = action.get_nested("TCA_ACT_OPTIONS", "TCA_MIRRED_PARMS")
-        if action.get_attr("TCA_ACT_KIND") == "mirred" and parameters["eaction"] == _REDIRECT:
-            statistics = action.get_attr("TCA_ACT_STATS")
-            packets = statistics.get_attr("TCA_STATS_PKT64")
-            if packets is None:
-                packets = statistics.get_attr("TCA_STATS_BASIC")["packets"]
-            refused = statistics.get_attr("TCA_STATS_QUEUE")["overlimits"]
-            yield Passed(parameters["ifindex"], packets, refused)
+    filters = channel.dump_raw(traffic_control(index, 0, _INGRESS), RTM_GETTFILTER)
+    return [
+        Passed(target, packets if packets64 is None else packets64, refused)
+        for action, target, packets, packets64, refused in map(_REDIRECTS, filters)
+        if action == _REDIRECT
+    ]

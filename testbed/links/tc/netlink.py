@@ -29,6 +29,8 @@ from pyroute2.netlink import (
     NETLINK_ADD_MEMBERSHIP,
     NETLINK_EXT_ACK,
     NETLINK_GET_STRICT_CHK,
+    NETLINK_ROUTE,
+    NETLINK_SOCK_DIAG,
     NLA_F_NESTED,
     NLM_F_ACK,
     NLM_F_DUMP,
@@ -211,7 +213,7 @@ def _struct(places: Sequence[tuple[int, str]]) -> struct.Struct:
 
 
 _MARKS = tuple(f".header.{name}" for name, _ in nla.header)
-"""What tells attributes apart: their lengths and types."""
+"""Names of the numbers that tell attributes apart: their lengths and types."""
 
 
 class _Place(NamedTuple):
@@ -240,7 +242,6 @@ def _places(message: Any, before: str = "") -> Iterator[_Place]:
         yield from _places(slot.nla, f"{before}{slot.name}.")
 
 
-ROUTE, SOCK_DIAG = socket.NETLINK_ROUTE, 4
 _HEADER = struct.Struct("=" + "".join(layout for _, layout in nlmsg.header))
 _CODE = struct.Struct("=" + nlmsgerr.fields[0][1])
 _SO_RCVBUFFORCE = 33
@@ -280,11 +281,11 @@ class NetlinkChannel:
     """A netlink socket in a namespace (``None``: the caller's own). One owner at a time: it is not
     locked.
 
-    ``family``: of netlink's protocols, routing or ``SOCK_DIAG``, whose messages only ``dump_raw``
-    takes.
+    ``family``: of netlink's protocols, routing or ``NETLINK_SOCK_DIAG``, whose messages only
+    ``dump_raw`` takes.
     """
 
-    def __init__(self, netns: str | None = None, family: int = ROUTE) -> None:
+    def __init__(self, netns: str | None = None, family: int = NETLINK_ROUTE) -> None:
         with inside(netns):
             self._socket = socket.socket(
                 socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, family
@@ -376,7 +377,7 @@ class NetlinkChannel:
 
 
 def listener(
-    netns: str, groups: Sequence[int], buffer_bytes: int, family: int = SOCK_DIAG
+    netns: str, groups: Sequence[int], buffer_bytes: int, family: int = NETLINK_SOCK_DIAG
 ) -> socket.socket:
     """A socket that hears a namespace's multicast groups, not blocking. Raises OSError."""
     with inside(netns):
