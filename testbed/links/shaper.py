@@ -15,7 +15,7 @@ from testbed.links.capabilities import needs_of_lines, probe
 from testbed.links.netem_stage import NetemStage
 from testbed.links.network import devices
 from testbed.links.network.devices import SubnetRoute, set_route, shape_route
-from testbed.links.network.namespaces import default_congestion, remembers_connections
+from testbed.links.network.namespaces import setting
 from testbed.links.network.wiring import DeviceKey, Placement, QueuePoint, hops
 from testbed.links.tc import htb
 from testbed.links.tc.htb import QdiscDevice, RootQdisc
@@ -306,9 +306,9 @@ class Shaper:
             **actual,
             "line": self.lines[end].verify() if end in self.lines else None,
             "gso_max_segs": settings.segments,
-            "congestion": settings.congestion or default_congestion(sender),
+            "congestion": settings.congestion or setting("net.ipv4.tcp_congestion_control", sender),
             "tcp_ecn": settings.ecn,
-            "tcp_metrics_saved": remembers_connections(sender),
+            "tcp_metrics_saved": setting("net.ipv4.tcp_no_metrics_save", sender) == "0",
         }
 
 

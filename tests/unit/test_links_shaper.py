@@ -73,8 +73,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
     monkeypatch.setattr(module, "NetemStage", kernel.root("line"))
     monkeypatch.setattr(module, "_require", lambda *_: None)
     monkeypatch.setattr(module, "_talking", lambda _: [])
-    monkeypatch.setattr(module, "default_congestion", lambda _: "cubic")
-    monkeypatch.setattr(module, "remembers_connections", lambda _: False)
+    monkeypatch.setattr(module, "setting", lambda *_: "1")
     monkeypatch.setattr(
         Shaper, "_where", lambda _, end, hop: QdiscDevice(None, hop.interface.index, str(end))
     )

@@ -12,7 +12,7 @@ import os
 import selectors
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from ipaddress import IPv6Address, ip_address
@@ -184,7 +184,8 @@ class SocketWatch:
         self.close()
         return {
             node: Watched(
-                tuple({**still[node], **_decoded(listening)}.values()),
+                # What has ended since it was listed is told of twice: the later counts hold.
+                _decoded([*still[node], *listening.heard]),
                 tuple(counters[node]),
                 listening.missed,
             )
@@ -218,14 +219,14 @@ class SocketWatch:
                     key.data.missed = f"ends of connections could not be read: {error}"
                     self._selector.unregister(key.fileobj)
 
-    def _open(self, netns: str) -> dict[int, SocketSeen]:
-        """Return the open connections of a namespace, keyed by cookie."""
+    def _open(self, netns: str) -> list[tuple[None, bytes]]:
+        """Return what is told of a namespace's open connections, as ``Listening.heard`` has it."""
         messages: list[bytes] = []
         with NetlinkChannel(netns, NETLINK_SOCK_DIAG) as channel:
             for family in FAMILIES:
                 with tolerating(errno.ENOENT):  # there is no IPv6 here
                     messages += channel.dump_raw(query(family), SOCK_DIAG_BY_FAMILY)
-        return {each.cookie: each for message in messages if (each := decode(message))}
+        return [(None, message) for message in messages]
 
     def _settle(self) -> None:
         """Until nothing more is told of sockets that had ended before they were listed."""
@@ -238,6 +239,7 @@ class SocketWatch:
         return sum(len(listening.heard) for listening in self._listening.values())
 
 
-def _decoded(listening: Listening) -> dict[int, SocketSeen]:
-    messages = ((ns, message) for ns, data in listening.heard for _, _, message in split(data))
-    return {each.cookie: each for ns, message in messages if (each := decode(message, ns))}
+def _decoded(told: Iterable[tuple[int | None, bytes]]) -> tuple[SocketSeen, ...]:
+    messages = ((ns, message) for ns, data in told for _, _, message in split(data))
+    seen = {each.cookie: each for ns, message in messages if (each := decode(message, ns))}
+    return tuple(seen.values())

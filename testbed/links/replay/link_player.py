@@ -420,9 +420,10 @@ def _pacing(shape: LinkState) -> tuple[int, int]:
 
 def end_report(track: LinkPlayer, segments: int, realtime: bool) -> EndReport:
     """The report of a player at its end; what cannot be read becomes its failure."""
-    failure, counted = track.failure, dict[str, Any](dict.fromkeys(_COUNTED, 0))
+    names = ("drops", "direct_packets", "class_bytes", "class_packets")
+    failure, counted = track.failure, dict[str, Any](dict.fromkeys(names, 0))
     try:
-        counted = {**_counters(track), **_passage(track)}
+        counted = _counted(track)
         if failure is None:
             _verify(track)
     except (OSError, LinkError) as error:
@@ -438,30 +439,19 @@ def end_report(track: LinkPlayer, segments: int, realtime: bool) -> EndReport:
     )
 
 
-_COUNTED = ("drops", "direct_packets", "class_bytes", "class_packets")
-
-
-def _counters(track: LinkPlayer) -> dict[str, Any]:
-    shaped = track.shaped
+def _counted(track: LinkPlayer) -> dict[str, Any]:
+    shaped, line = track.shaped, track.line
     now = shaped.read()
-    values = (
-        shaped.drops(now),
-        shaped.direct_packets(),
-        now.bytes - shaped.zero.bytes,
-        now.packets - shaped.zero.packets,
-    )
-    return dict(zip(_COUNTED, values, strict=True))
-
-
-def _passage(track: LinkPlayer) -> dict[str, Any]:
-    if track.line is None:
-        return {}
-    passage = track.line.passage()
-    return {
-        "line_packets": passage.packets,
-        "line_lost": passage.lost,
-        "line_limit": passage.refused,
+    counted: dict[str, Any] = {
+        "drops": shaped.drops(now),
+        "direct_packets": shaped.direct_packets(),
+        "class_bytes": now.bytes - shaped.zero.bytes,
+        "class_packets": now.packets - shaped.zero.packets,
     }
+    if line is not None:
+        names = ("line_packets", "line_lost", "line_limit")
+        counted |= zip(names, line.passage(), strict=True)
+    return counted
 
 
 def _verify(track: LinkPlayer) -> None:
