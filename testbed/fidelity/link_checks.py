@@ -227,15 +227,10 @@ class _LinkChecks:
             yield self._unjudged("outage_bytes", f"{end} had no outage that ended")
             yield self._unjudged("resume_ms", f"{end} had no outage that ended")
             return
-        bundle = FRAME_BYTES * int(link.get("gso_max_segs") or 1)
-        renewed = int(float(link.get("outage_s") or 0.0) // limits.outage_recharged_s)
-        most = (outages * limits.outage_bundles + renewed) * bundle
-        leaked = int(link["outage_bytes"])
-        text = (
-            f"{leaked} B left {end} in its {outages} outages; at most {most} B may, "
-            f"{limits.outage_bundles} bundles each and one every {limits.outage_recharged_s:g} s"
-        )
-        yield self._judged("outage_bytes", text, float(leaked), float(most))
+        together = f"its {outages} outages", outages, link["outage_bytes"], link.get("outage_s")
+        yield self._leaked(*together)
+        if (worst := link.get("outage_worst_bytes")) is not None:
+            yield self._leaked("one outage", 1, worst, link.get("outage_worst_s"))
         if (resume := link.get("resume_ms")) is None:
             yield self._unjudged("resume_ms", f"nothing waited at {end} when its outages ended")
             return
@@ -244,3 +239,15 @@ class _LinkChecks:
             f"{limits.resume_ms:g} ms is right"
         )
         yield self._judged("resume_ms", text, resume, limits.resume_ms)
+
+    def _leaked(self, where: str, outages: int, leaked: int, seconds: float | None) -> CheckResult:
+        """Bytes that left in one outage or in several that took so long together."""
+        limits = self._limits
+        bundle = FRAME_BYTES * int(self._link.get("gso_max_segs") or 1)
+        renewed = int((seconds or 0.0) // limits.outage_recharged_s)
+        most = (outages * limits.outage_bundles + renewed) * bundle
+        text = (
+            f"{leaked} B left {self._end} in {where}; at most {most} B may, "
+            f"{limits.outage_bundles} bundles each and one every {limits.outage_recharged_s:g} s"
+        )
+        return self._judged("outage_bytes", text, float(leaked), float(most))

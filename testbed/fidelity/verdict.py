@@ -218,6 +218,8 @@ def _link(link: Mapping[str, Any], evidence: Evidence) -> dict[str, Any]:
         "outages": {
             "count": link.get("outages"),
             "bytes": link.get("outage_bytes"),
+            "worst_bytes": link.get("outage_worst_bytes"),
+            "worst_s": link.get("outage_worst_s"),
             "resume_ms": link.get("resume_ms"),
         },
         "line": _line(link, evidence.losses.get(end)),

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -16,7 +15,7 @@ from testbed.links.capabilities import needs_of_lines, probe
 from testbed.links.netem_stage import NetemStage
 from testbed.links.network import devices
 from testbed.links.network.devices import SubnetRoute, set_route, shape_route
-from testbed.links.network.namespaces import default_congestion, remembers_connections
+from testbed.links.network.namespaces import setting
 from testbed.links.network.wiring import DeviceKey, Placement, QueuePoint, hops
 from testbed.links.tc import htb
 from testbed.links.tc.htb import QdiscDevice, RootQdisc
@@ -38,6 +37,8 @@ CLOSED_RATE_BITS = 1_000_000
 
 _TOLERANCE = 1e-3
 _REST_NS = 5_000_000
+_GONE = (errno.ENODEV, errno.ENOENT, errno.ESRCH, errno.EINVAL, errno.ENETDOWN)
+"""Errors that say that something has vanished, or its device has, or is switched off."""
 
 
 class ShapedQueue(RootQdisc):
@@ -51,6 +52,11 @@ class ShapedQueue(RootQdisc):
         self._flushed_packets = 0
         self._direct_before = 0
         self._read = htb.read_class(where.index)
+        # Each form is encoded once by pyroute2, which no replay shall wait for.
+        for rate_bytes in (1, htb.MAX32):
+            self.class_message(LinkPace(rate_bytes, 1))
+        self.limit_message(0)
+        htb.read_leaf(where.index, self.leaf)
 
     def install(self, shape: LinkState) -> None:
         """Bring the device to ``shape``: a new tree the first time, in place afterwards.
@@ -233,8 +239,12 @@ class Shaper:
             partial(_at, spot, devices.set_link, GSO_MAX_SEGS=count)
             for spot, count in self._segments_before.items()
         ]
-        steps += [partial(_restore, *before) for before in self._routes_before.items()]
-        failures = undone(steps, errno.ENODEV, errno.ENOENT, errno.ESRCH, errno.EINVAL)
+        steps += [
+            partial(_restore, spot, route)
+            for spot, routes in self._routes_before.items()
+            for route in routes
+        ]
+        failures = undone(steps, *_GONE)
         before = (self._intermediates, self._segments_before, self._routes_before)
         for kept in (self.ends, self.lines, *before):
             kept.clear()
@@ -296,9 +306,9 @@ class Shaper:
             **actual,
             "line": self.lines[end].verify() if end in self.lines else None,
             "gso_max_segs": settings.segments,
-            "congestion": settings.congestion or default_congestion(sender),
+            "congestion": settings.congestion or setting("net.ipv4.tcp_congestion_control", sender),
             "tcp_ecn": settings.ecn,
-            "tcp_metrics_saved": remembers_connections(sender),
+            "tcp_metrics_saved": setting("net.ipv4.tcp_no_metrics_save", sender) == "0",
         }
 
 
@@ -329,11 +339,9 @@ def _at(spot: DeviceKey, action: Callable[..., None], **values: int) -> None:
         action(channel, spot[1], **values)
 
 
-def _restore(spot: DeviceKey, routes: list[SubnetRoute]) -> None:
+def _restore(spot: DeviceKey, route: SubnetRoute) -> None:
     with NetlinkChannel(spot[0]) as channel:
-        for route in routes:
-            with suppress(KernelRefused):
-                set_route(channel, route, route.settings)
+        set_route(channel, route, route.settings)
 
 
 def _make(end: LinkDirection, netns: str | None, name: str) -> devices.Device:

@@ -49,7 +49,8 @@ class SocketCounters:
 
 
 _TCP_INFO = struct.Struct("=16xI32xI44xI16xQQI8xI48xQQ")
-_UNKNOWN = 0xFFFFFFFF
+UNKNOWN = 0xFFFFFFFF
+"""The least round-trip time of a socket that has measured none."""
 
 
 class TcpInfo(NamedTuple):
@@ -91,7 +92,7 @@ class TcpInfo(NamedTuple):
             self.bytes_retransmitted,
             self.retransmits,
             self.segment_bytes,
-            None if self.least_rtt_us == _UNKNOWN else self.least_rtt_us,
+            None if self.least_rtt_us == UNKNOWN else self.least_rtt_us,
         )
 
 

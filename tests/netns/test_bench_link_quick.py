@@ -150,12 +150,13 @@ def nodes(found: Row) -> None:
 def certificate(found: Row) -> None:
     rows = rows_by(found, "fault")
     clean = rows["none"]["cases"] + rows["none, but time was stolen"]["cases"]
-    # three link directions with a fault, of the four of each of two sessions and of two clean ones
+    # four link directions with a fault, of the four of each of two sessions and of two clean ones
     assert clean == 4 * found["about"]["links"] - len(LINK_FAULTS)
     for kind in (*LINK_FAULTS, *HOST_FAULTS):
         assert rows[kind]["cases"] == 1, rows[kind]
-    # what the kernel holds is not what was asked for, and the agent stood still: on any machine
-    for kind in (*LINK_FAULTS, "late"):
+    # what the kernel holds is not what was asked for, and the agent stood still: on any machine;
+    # but where processors are busy, none of the few outages may have let itself be opened
+    for kind in {*LINK_FAULTS, "late"} - {"opened"}:
         assert rows[kind]["alarms"] == 1, (rows[kind], found["about"]["wrong"])
     # a clean link of a busy host is late at most
     kinds = {"none", "none, but time was stolen"}

@@ -15,7 +15,7 @@ import pytest
 from netns_rig import MBIT, Rig, make_rig, rate_of
 
 from testbed.links.network import namespaces
-from testbed.links.network.namespaces import remembers_connections
+from testbed.links.network.namespaces import setting
 from testbed.process import environment
 from testbed.runner.preflight import measure_veth
 
@@ -65,7 +65,7 @@ def test_packets_go_to_whom_they_are_for_and_to_nobody_else(three: Rig) -> None:
 
 def test_connections_leave_nothing_for_later_ones(three: Rig) -> None:
     for netns in [three.networks.switch_netns, *(p.nic.netns for p in three.places.values())]:
-        assert not remembers_connections(netns)
+        assert setting("net.ipv4.tcp_no_metrics_save", netns) == "1"
     held = three.prepare({end: rate_of(10 * MBIT) for end in three.ends()})
     assert not any(link["tcp_metrics_saved"] for link in held["links"])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import socket
 import subprocess
@@ -168,6 +169,29 @@ def test_hundreds_at_once_and_what_could_not_be_noted_is_said(
         found = watch.end()["server"]
         assert found.missed == said
         assert len(list(to(found, PORT))) == (many if said is None else 5)
+
+
+def test_a_node_whose_connections_can_no_longer_be_followed_is_told_of_and_the_others_go_on(
+    rig: Rig, nodes: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = connections.Listening.take
+
+    def broken(listening: connections.Listening) -> None:
+        if listening is watch._listening["worker-0"]:
+            raise OSError(errno.EBADF, "broken")
+        take(listening)
+
+    monkeypatch.setattr(connections.Listening, "take", broken)
+    address = rig.places["server"].data_address
+    watch = SocketWatch(nodes)
+    with listen(nodes["server"], address) as listener:
+        for _ in range(3):
+            connect(nodes["worker-0"], address).close()
+            listener.accept()[0].close()
+    ended = watch.end()
+    assert "broken" in str(ended["worker-0"].missed)
+    assert ended["server"].missed is None
+    assert len([seen for seen in ended["server"].sockets if seen.ended_ns]) == 3
 
 
 def test_what_is_kept_is_bounded_for_all_nodes_together(

@@ -32,6 +32,12 @@ def test_packets_that_never_leave_are_late_by_what_is_left() -> None:
     assert len(errors_s(HISTORY, [], 0.95)) == 10
 
 
+def test_packets_that_an_exact_queue_never_sends_are_early_by_what_is_left() -> None:
+    history = [(0.0, 10 * FRAME_BITS), (0.2, 0)]
+    late = errors_s(history, [(0.0, 1514), (0.1, 1514), (0.15, 1514), (0.3, 1514)], 0.5)
+    assert late == pytest.approx([0.0, 0.0, -0.05, -0.2])
+
+
 @pytest.mark.parametrize("levels", LEVELS)
 def test_a_radio_link_has_outages_and_every_step_changes_it(levels: tuple[float, ...]) -> None:
     history = radio(levels, 30.0, seed=1)

@@ -36,8 +36,8 @@ def test_faults_are_of_every_kind_alike() -> None:
     sessions = plan(300, NODES, 6.0, seed=1)
     on_links = Counter(case.fault for session in sessions for case in session.cases)
     on_hosts = Counter(session.fault for session in sessions)
-    assert {on_links[kind] for kind in LINK_FAULTS} == {60}
-    assert {on_hosts[kind] for kind in HOST_FAULTS} == {60}
+    assert {on_links[kind] for kind in LINK_FAULTS} == {50}
+    assert {on_hosts[kind] for kind in HOST_FAULTS} == {50}
     clean = sum(
         case.fault is None
         for session in sessions
@@ -68,6 +68,13 @@ def test_faults_can_be_seen_where_they_are_put(seed: int) -> None:
                 on_radio[case.fault] += 1
                 lasting = [at for at, _ in case.history if at > case.at_s]
                 assert case.fault != "queue" or 0 not in rates
+                if case.fault == "opened":
+                    assert case.at_s == case.outages[0] and len(case.outages) > 1
+                    for at_s in case.outages:
+                        assert (
+                            rate_at(case.history, at_s) == rate_at(case.history, at_s + 0.199) == 0
+                        )
+                        assert rate_at(case.history, at_s - 1e-3) in (4 * MBIT, 10 * MBIT)
                 if case.fault in ("rate", "dropped"):
                     assert min([*lasting, 6.0]) - case.at_s >= 0.179
                     assert rate_at(case.history, case.at_s) >= 4 * MBIT

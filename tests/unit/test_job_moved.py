@@ -89,8 +89,20 @@ def test_a_description_of_a_connection() -> None:
     assert (mapped.own, mapped.peer) == ("10.0.0.1:4242", "[fd00::2]:29500")
     assert decode(description(socket.AF_INET, "10.0.0.1", "0.0.0.0", tcp_info(0))) is None
     assert decode(description(socket.AF_INET, "10.0.0.1", "10.0.0.2", None)) is None
-    with pytest.raises(OSError, match="tcp_info has 192 bytes"):
-        decode(description(socket.AF_INET, "10.0.0.1", "10.0.0.2", tcp_info(9, 192)))
+    for length, lacks in (
+        (192, "bytes_sent, bytes_retrans"),
+        (212, "bytes_retrans"),
+        (80, "segs_out, min_rtt"),
+    ):
+        with pytest.raises(OSError, match=f"tcp_info lacks {lacks}"):
+            decode(description(socket.AF_INET, "10.0.0.1", "10.0.0.2", tcp_info(9, length)))
+    shorter = decode(description(socket.AF_INET, "10.0.0.1", "10.0.0.2", tcp_info(9, 216)))
+    longer = decode(description(socket.AF_INET, "10.0.0.1", "10.0.0.2", tcp_info(9, 300)))
+    assert shorter == longer and shorter is not None and shorter.bytes_retransmitted == 66
+    never = bytearray(tcp_info(9))
+    struct.pack_into("=I", never, 148, 0xFFFFFFFF)
+    unmeasured = decode(description(socket.AF_INET, "10.0.0.1", "10.0.0.2", bytes(never)))
+    assert unmeasured is not None and unmeasured.least_rtt_us is None
 
 
 def test_what_is_listed_at_the_end_are_connections() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 import struct
+from collections import OrderedDict
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +13,7 @@ from pyroute2.netlink import NLM_F_DUMP_INTR, NLM_F_MULTI, NLMSG_DONE, NLMSG_ERR
 from pyroute2.netlink.rtnl import RTM_GETLINK, RTM_NEWLINK
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 
+from testbed.links.tc import netlink
 from testbed.links.tc.netlink import _TIMEOUT, KernelRefused, NetlinkChannel, NetlinkMessage, _check
 
 
@@ -37,6 +39,23 @@ def test_a_refusal_says_why_and_an_acknowledgement_nothing() -> None:
     with pytest.raises(KernelRefused) as caught:
         _check(answer(NLMSG_ERROR, struct.pack("=i", -errno.ENOENT) + request))
     assert caught.value.errno == errno.ENOENT
+
+
+def test_the_oldest_structure_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And one that comes again is encoded as before."""
+    monkeypatch.setattr(netlink, "_MOST", 3)
+    monkeypatch.setattr(netlink, "_templates", OrderedDict())
+
+    def named(name: str) -> bytes:
+        message = NetlinkMessage(ifinfmsg, netlink.tree(("IFLA_IFNAME", name), index=7))
+        return netlink.encode(message, RTM_GETLINK, 0)
+
+    first = named("one")
+    for name in ("two", "three", "four"):
+        named(name)
+    kept = [constants[0][1] for _, constants in netlink._templates]
+    assert kept == ["two", "three", "four"]
+    assert named("one") == first
 
 
 OBJECTS = [b"one.", b"two."]
@@ -87,6 +106,24 @@ def test_a_kernel_that_does_not_answer_is_not_waited_for_without_end(
     with pytest.raises(KernelRefused, match="has not answered") as caught:
         channel.ask(b"question")
     assert caught.value.errno == errno.ETIMEDOUT
+
+
+def test_what_cannot_be_read_is_refused_and_not_half_read(
+    spoken_to: tuple[NetlinkChannel, socket.socket],
+) -> None:
+    """An object of 4 bytes is no interface; and of an answer beyond the buffer the end is missing."""
+    channel, kernel = spoken_to
+    kernel.send(answer(RTM_NEWLINK, b"one."))
+    with pytest.raises(KernelRefused, match="no ifinfmsg") as caught:
+        channel.get(NetlinkMessage(ifinfmsg, {}), RTM_GETLINK)
+    assert caught.value.errno == errno.EBADMSG
+    whole = answer(RTM_NEWLINK, bytes(16))
+    cut = whole + struct.pack("=HH", 100, 3)  # an attribute that is longer than what is left
+    kernel.send(cut)
+    assert channel.get(NetlinkMessage(ifinfmsg, {}), RTM_GETLINK)["index"] == 0
+    kernel.send(answer(RTM_NEWLINK, bytes(1 << 16)))
+    with pytest.raises(KernelRefused, match="65552 bytes was cut off"):
+        channel.ask(b"question")
 
 
 @pytest.mark.parametrize("unread", [1, 2, 7])

@@ -120,6 +120,30 @@ def test_an_outage_has_no_relative_error_but_its_bytes_are_counted() -> None:
     assert found["mape_1s"] == pytest.approx(0, abs=1e-6)
 
 
+def test_the_worst_of_all_outages_is_told_apart() -> None:
+    """A bundle every 50 s is none of its fault: the second let out most, the third most too many."""
+    record = DeliveryLog(bundle_bytes=1514, marks=[(0.0, 0)])
+    record.outages += [OutageSeen(3000, None, 1.0), OutageSeen(9000, None, 205.0)]
+    record.outages += [OutageSeen(4000, None, 49.9), OutageSeen(100)]
+    found = measures(record)
+    assert (found["outage_worst_bytes"], found["outage_worst_s"]) == (4000, 49.9)
+    assert found["outage_bytes"] == 16_100
+    none = measures(DeliveryLog())
+    assert (none["outage_worst_bytes"], none["outage_worst_s"]) == (None, 0.0)
+
+
+def test_what_leaves_in_a_second_of_an_outage_is_more_than_was_asked() -> None:
+    """2 MB in the middle of three seconds of nothing, and a bundle, which may leave."""
+    record = followed(5, [(0.0, 80 * MBIT), (1.0, 0), (4.0, 80 * MBIT)])
+    record.bundle_bytes = 1514
+    assert measures(record)["excess_share"] == 0
+    leak = 2_000_000
+    record.marks = [(at, size + leak * (at > 2.5)) for at, size in record.marks]
+    delivered = measures(record)["delivered_bits"]
+    share = measures(record)["excess_share"]
+    assert share == pytest.approx(8 * (leak - 1514) / delivered, rel=1e-6)
+
+
 def test_outages_are_added_up_and_the_slowest_return_is_told() -> None:
     """Three of 0.5 s, 0.25 s and 1 s; of whatever order."""
     record = DeliveryLog(bundle_bytes=1514)

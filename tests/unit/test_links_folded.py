@@ -43,7 +43,9 @@ def grown(random: Random, seconds: float) -> tuple[DeliveryLog, DeliveryLog]:
         octets += asked_between(whole.rates, before, now) / 8 * random.uniform(0.9, 1.02)
         busy = busy ^ (random.random() < 0.05)
         asked, delivered = random.uniform(0, 1e7), random.randrange(10**7)
-        outage = OutageSeen(random.randrange(2000), random.choice([None, random.random()]))
+        outage = OutageSeen(
+            random.randrange(2000), random.choice([None, random.random()]), random.uniform(0, 120)
+        )
         wrong = Mismatch(before, now, "rate", 1, 2)
         sample, late = random.random() < 0.8, random.random() < 0.02
         for record in (whole, folded):

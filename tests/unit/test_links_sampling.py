@@ -242,9 +242,10 @@ def outage(
 
 def test_what_leaves_in_an_outage_is_counted() -> None:
     found = outage(10_000, 0.0)
-    # A millisecond at 20 Mbit/s was on its way when it began, and another may have left at its end.
+    # A millisecond at 20 Mbit/s was on its way when it began, and a burst may have left at its end.
     assert found["outages"] == 1
-    assert found["outage_bytes"] == pytest.approx(10_000 - 2500, abs=2600)
+    assert found["outage_bytes"] == pytest.approx(10_000 - 2500, abs=1600)
+    assert (found["outage_worst_bytes"], found["outage_worst_s"]) == (found["outage_bytes"], 1.0)
     assert outage(1514, 0.0)["outage_bytes"] == 0
 
 
@@ -291,7 +292,7 @@ def test_an_outage_from_the_start() -> None:
     sampler.look(0.2001, SHAPE)
     sampler.ask(0.2, SHAPE)
     sampler.close()
-    assert measures(sampler.record)["outage_bytes"] == 5000 - round(20 * MBIT / 8 * 1.1e-3)
+    assert measures(sampler.record)["outage_bytes"] == 5000 - 250 - 1514  # and a frame at once
 
 
 @pytest.mark.parametrize(("begins_s", "on_its_way"), [(0.0, 0), (0.2, 2500)])
@@ -307,6 +308,7 @@ def test_an_outage_that_is_not_over_at_the_end_counts(begins_s: float, on_its_wa
     found = measures(sampler.record)
     assert found["outages"] == 1 and found["resume_ms"] is None
     assert found["outage_bytes"] == pytest.approx(20_000 - on_its_way, abs=300)
+    assert found["outage_worst_s"] == pytest.approx(0.9 - begins_s, abs=1e-6)
 
 
 def test_a_link_without_an_outage_has_none_at_the_end() -> None:

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import errno
 import sys
+from collections import OrderedDict
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from testbed.errors import ExperimentError
+from testbed.errors import ExperimentError, MachineError
 from testbed.links import shaper as module
 from testbed.links.agent import server as agent_module
 from testbed.links.agent.client import AgentClient
 from testbed.links.agent.protocol import LinkSettings
 from testbed.links.netem_stage import NetemStage
-from testbed.links.network.devices import _ECN, _route
-from testbed.links.replay.link_player import LinkPlayer
+from testbed.links.network import devices
+from testbed.links.network.devices import _ECN, SubnetRoute, _route
+from testbed.links.replay.link_player import LinkPlayer, charge_of
 from testbed.links.shaper import ShapedQueue, Shaper
+from testbed.links.tc import htb, netlink
 from testbed.links.tc.htb import ClassCounters, QdiscDevice
+from testbed.links.tc.netlink import KernelRefused
+from testbed.links.tc.parameters import pace
 from testbed.scenario.link_state import Impairments, LinkChange, LinkDirection, LinkState
 from testbed.topology import Cable, Interface
 
@@ -67,8 +73,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
     monkeypatch.setattr(module, "NetemStage", kernel.root("line"))
     monkeypatch.setattr(module, "_require", lambda *_: None)
     monkeypatch.setattr(module, "_talking", lambda _: [])
-    monkeypatch.setattr(module, "default_congestion", lambda _: "cubic")
-    monkeypatch.setattr(module, "remembers_connections", lambda _: False)
+    monkeypatch.setattr(module, "setting", lambda *_: "1")
     monkeypatch.setattr(
         Shaper, "_where", lambda _, end, hop: QdiscDevice(None, hop.interface.index, str(end))
     )
@@ -238,6 +243,79 @@ def test_of_a_routes_features_only_one_is_ecn(features: int | None, ecn: bool) -
     route = _route(Message(dict.fromkeys(fields, 0), metrics=metrics))
     assert route.settings == ("cubic", 200, ecn)
     assert route.identity == (("RTA_OIF", 5),)
+
+
+def test_a_route_that_keeps_the_settings_of_a_run_is_told_of_and_the_others_are_restored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    restored: list[str] = []
+
+    def set_route(_channel: object, route: Any, _settings: object) -> None:
+        if route.identity == "first":
+            raise KernelRefused(errno.EPERM, "not permitted")
+        if route.identity == "gone":
+            raise KernelRefused(errno.ESRCH, "no such route")
+        restored.append(route.identity)
+
+    monkeypatch.setattr(module, "set_route", set_route)
+    shaper = Shaper()
+    routes: Any = [SubnetRoute({}, name, None) for name in ("first", "gone", "last")]  # type: ignore[arg-type]
+    shaper._routes_before = {(None, 5): routes}
+    (failure,) = shaper.remove()
+    assert "not permitted" in failure
+    assert restored == ["last"]
+
+
+def test_a_redirect_that_stays_does_not_keep_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[bytes] = []
+    queue = ShapedQueue(UP, QdiscDevice(None, 5, "data", redirect=6))
+    queue.installed = queue._led_in = True
+    monkeypatch.setattr(queue, "send", sent.append)
+
+    def refused(*_: object) -> None:
+        raise KernelRefused(errno.EPERM, "not permitted")
+
+    monkeypatch.setattr(htb, "undo_redirect", refused)
+    with pytest.raises(KernelRefused, match="not permitted"):
+        queue.remove()
+    assert sent == [htb.delete_root(5)]
+    assert queue._channel._socket.fileno() == -1
+
+
+@pytest.mark.parametrize(
+    ("congestion", "code", "kind"),
+    [
+        ("nonesuch", errno.EINVAL, MachineError),
+        ("cubic", errno.EPERM, KernelRefused),
+        (None, errno.EINVAL, KernelRefused),
+    ],
+)
+def test_only_a_congestion_control_that_is_refused_is_said_to_be_unknown(
+    monkeypatch: pytest.MonkeyPatch, congestion: str | None, code: int, kind: type[Exception]
+) -> None:
+    def refused(*_: object) -> None:
+        raise KernelRefused(code, "refused")
+
+    monkeypatch.setattr(devices, "subnet_routes", lambda *_: [None])
+    monkeypatch.setattr(devices, "set_route", refused)
+    with pytest.raises(kind):
+        devices.shape_route(None, 1, congestion, 200)
+
+
+def test_no_form_of_a_class_is_encoded_for_the_first_time_in_a_replay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(netlink, "_templates", OrderedDict())
+    queue = ShapedQueue(UP, QdiscDevice(None, 5, "data"))
+    known = list(netlink._templates)
+    for setting in (pace(MBIT), pace(40_000 * MBIT), pace(MBIT, 40), charge_of(10**9)):
+        queue.class_message(setting)
+        htb.add_class(6, setting)
+    queue.limit_message(5000)
+    htb.add_leaf(6, 7, 0)
+    htb.read_leaf(6, 7)
+    assert list(netlink._templates) == known
+    queue.remove()
 
 
 def test_a_start_needs_links_and_comes_once() -> None:

@@ -110,6 +110,19 @@ def test_the_feeder_cuts_long_stretches_and_says_when_all_is_told() -> None:
     assert list(islice(times, 2)) == [0, 0.001]
 
 
+def test_the_feeder_knows_that_nothing_comes_before_a_change_that_is_far_away() -> None:
+    """An outage until then is charged for as long as the kernel can, not for what is told ahead."""
+    calls: list[tuple[str, dict[str, Any]]] = []
+    end = LinkDirection("a", "up")
+    history = [LinkChange(at, end, LinkState(at, 1)) for at in (0, 3600)]
+    feeder = ScheduleFeeder(1 << 61, iter(history), lambda operation, **f: calls.append((operation, f)))  # fmt: skip
+    feeder.begin()
+    feeder.end()
+    (fields,) = [fields for _, fields in calls]
+    assert [change[0] for change in fields["changes"]] == [0]
+    assert fields["known_to_s"] == 3600
+
+
 def test_the_feeder_tells_every_change_once_over_all_stretches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

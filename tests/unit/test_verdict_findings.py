@@ -151,6 +151,20 @@ def test_an_outage_lets_four_bundles_out_and_one_more_every_fifty_seconds() -> N
         assert link(measure, outages=0).sentence == "a up had no outage that ended"
 
 
+def test_an_outage_that_leaks_does_not_hide_among_others() -> None:
+    """A hundred may let 400 frames out, one of 60 s no more than 5; old records tell only of all."""
+    out = {"outages": 100, "outage_s": 30.0, "outage_bytes": 6 * 1514, "gso_max_segs": 1}
+    worst = {"outage_worst_bytes": 6 * 1514, "outage_worst_s": 60.0}
+    (together,) = of("outage_bytes", links=[{**LINK, **out}])
+    assert together.state(3.0) == "valid"
+    found = of("outage_bytes", links=[{**LINK, **out, **worst}])
+    assert [(each.deviation, each.limit) for each in found] == [
+        (6 * 1514.0, 400 * 1514.0), (6 * 1514.0, 5 * 1514.0),
+    ]  # fmt: skip
+    assert found[1].state(3.0) == "degraded"
+    assert "in one outage; at most 7570 B may" in found[1].sentence
+
+
 def test_lateness_is_judged_by_what_is_sure_and_by_the_latest() -> None:
     late = {"p99": 9.0, "p99_at_least": 6.0, "max": 12.0}
     assert figures("lateness_p99_ms", links=[{**LINK, "lateness_ms": late}]) == [(6.0, 10.0)]

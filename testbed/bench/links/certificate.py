@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
@@ -34,18 +35,29 @@ from testbed.fidelity.link_checks import all_findings
 from testbed.fidelity.reference import RequestedLinks
 from testbed.fidelity.verdict import Verdict, judge_filled
 from testbed.links.agent.client import LinkReport
-from testbed.links.tc.parameters import CLASS_MINOR, LEAVES, QUANTUM_BYTES, ROOT, burst_bytes
+from testbed.links.tc import htb
+from testbed.links.tc.netlink import NetlinkChannel
+from testbed.links.tc.parameters import (
+    CLASS_MINOR,
+    LEAVES,
+    QUANTUM_BYTES,
+    ROOT,
+    burst_bytes,
+    pace,
+)
+from testbed.process import PRIORITY, become_realtime
 from testbed.records.intervals import IntervalSet
 from testbed.records.link_log import LinkLog
 from testbed.records.manifest import THRESHOLDS
 from testbed.runner.node_events import HostWatch
 from testbed.runner.session import backlog_drops
 from testbed.scenario.expand import DIRECTIONS
-from testbed.scenario.link_state import LinkDirection
+from testbed.scenario.link_state import FRAME_BYTES, LinkDirection
+from testbed.topology import Interface
 
-LinkFault = Literal["rate", "dropped", "queue"]
+LinkFault = Literal["rate", "dropped", "queue", "opened"]
 HostFault = Literal["busy", "late"]
-LINK_FAULTS: tuple[LinkFault, ...] = ("rate", "dropped", "queue")
+LINK_FAULTS: tuple[LinkFault, ...] = ("rate", "dropped", "queue", "opened")
 HOST_FAULTS: tuple[HostFault, ...] = ("busy", "late")
 RATES = (5 * MBIT, 20 * MBIT)
 """Rates of a session's links: from the lowest up to, not including, the highest."""
@@ -59,6 +71,8 @@ _RADIO_LASTING_S, _RADIO_LEAST = 0.2, 4 * MBIT
 """Least time and rate of a radio link's step with a fault: looks see it, and it is not set anew
 meanwhile."""
 _BEFORE_CHANGE_S, _AFTER_CHANGE_S = 20e-3, 4e-3
+_OPEN_BITS, _OPEN_S = 100 * MBIT, 15e-3
+"""A class is held open in an outage at this rate, for so long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +84,8 @@ class Case:
     history: tuple[Step, ...]
     fault: LinkFault | None = None
     at_s: float = 0.0
+    outages: tuple[float, ...] = ()
+    """When outages begin in which the class may be opened; the first at ``at_s``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +106,8 @@ def plan(faults: int, nodes: Sequence[str], seconds: float, seed: int) -> list[F
     faults there is one without any.
     """
     random = Random(seed)
-    kinds = [(*LINK_FAULTS, *HOST_FAULTS)[n % 5] for n in range(faults)]
+    every = (*LINK_FAULTS, *HOST_FAULTS)
+    kinds = [every[n % len(every)] for n in range(faults)]
     on_links = [kind for kind in kinds if kind in LINK_FAULTS]
     per_session = len(nodes)
     sessions = [
@@ -136,7 +153,9 @@ def _on_host(random: Random, nodes: Sequence[str], seconds: float, kind: HostFau
 
 def _case(random: Random, end: LinkDirection, seconds: float, fault: LinkFault | None) -> Case:
     """Rates that are off and wrong queues are put on links that never change, or the next change
-    mends them."""
+    mends them; only radio links have outages."""
+    if fault == "opened":
+        return _radio_case(random, end, seconds, fault)
     if fault == "dropped" or (fault is None and random.random() < 0.5):
         history = _changing(random, seconds)
         return Case(end, history, fault, history[random.randrange(2, len(history) - 4)][0])
@@ -155,6 +174,10 @@ def _radio_case(
             return Case(end, history)
         if fault == "queue":
             return Case(end, history, fault, round(random.uniform(0.3, 1.0), 3))
+        if fault == "opened":
+            if len(outages := _outages_for(history, seconds)) > 1:
+                return Case(end, history, fault, outages[0], tuple(outages))
+            continue
         if steps := [at for at in _steps_for(history, seconds) if fault == "dropped" or at > 0.3]:
             at_s = random.choice(steps)
             return Case(end, history, fault, at_s if fault == "dropped" else round(at_s + 0.02, 3))
@@ -172,6 +195,18 @@ def _steps_for(history: Sequence[Step], seconds: float) -> list[float]:
     ]
 
 
+def _outages_for(history: Sequence[Step], seconds: float) -> list[float]:
+    """When outages begin that last, with milliseconds between two packets before each."""
+    return [
+        at
+        for (_, before), (at, rate), (until, _) in zip(
+            history, history[1:], history[2:], strict=False
+        )
+        if not rate and 4 * MBIT <= before <= 10 * MBIT
+        if until - at >= _RADIO_LASTING_S - 1e-9 and 0.3 < at < seconds - 1
+    ]
+
+
 def _changing(random: Random, seconds: float) -> tuple[Step, ...]:
     history: list[Step] = []
     for n in range(round(seconds / EVERY_S)):
@@ -185,11 +220,44 @@ def inject(lab: Lab, planned: FaultSession, t0_ns: int) -> None:
     """Do to links what their cases say, in order of time, while their session goes on."""
     if planned.fault == "late":
         _stand_still(lab, t0_ns, planned.at_s, planned.stop_s)
-    for case in sorted(planned.cases, key=lambda case: case.at_s):
-        if case.fault is not None:
+    opened = [case for case in planned.cases if case.fault == "opened"]
+    others = [case for case in planned.cases if case.fault not in (None, "opened")]
+    with ThreadPoolExecutor(max(1, len(opened))) as beside:
+        tasks = [beside.submit(_open, lab, case, t0_ns) for case in opened]
+        for case in sorted(others, key=lambda case: case.at_s):
             after = _AFTER_CHANGE_S if case.fault == "dropped" else 0.0
             sleep_until(t0_ns + round((case.at_s + after) * 1e9))
             _tamper(lab, case)
+    for task in tasks:
+        task.result()
+
+
+def _open(lab: Lab, case: Case, t0_ns: int) -> None:
+    """Hold a class wide open as an outage begins, until more has left than an outage may have.
+
+    Any packet that the agent's charge has met keeps the link dead, whatever the class is set to
+    later: so it is set again and again, and where a packet was charged in between, the next outage
+    is tried. A link that could be opened in none counts as a fault that was not caught.
+    """
+    become_realtime(PRIORITY - 1)
+    device = _device(lab, case)
+    opening = htb.change_class(device.index, pace(_OPEN_BITS))
+    question = htb.read_class(device.index)
+    with NetlinkChannel(device.netns) as channel:
+        for at_s in case.outages:
+            frame_s = 8 * FRAME_BYTES / rate_at(case.history, at_s - 1e-3)
+            sleep_until(t0_ns + round((at_s - frame_s) * 1e9))
+            before = htb.decode_counters(channel.ask(question))
+            while time.monotonic_ns() < t0_ns + round((at_s + _OPEN_S) * 1e9):
+                channel.send(opening)
+            after = htb.decode_counters(channel.ask(question))
+            if after.bytes - before.bytes > 8 * FRAME_BYTES:
+                return
+
+
+def _device(lab: Lab, case: Case) -> Interface:
+    cable = lab.places[case.end.link].cable
+    return cable.nic if case.end.direction == "up" else cable.port
 
 
 def _stand_still(lab: Lab, t0_ns: int, at_s: float, for_s: float) -> None:
@@ -202,8 +270,7 @@ def _stand_still(lab: Lab, t0_ns: int, at_s: float, for_s: float) -> None:
 
 
 def _tamper(lab: Lab, case: Case) -> None:
-    cable = lab.places[case.end.link].cable
-    device = cable.nic if case.end.direction == "up" else cable.port
+    device = _device(lab, case)
     command = ["nsenter", f"--net={device.netns}", "tc", *tc_arguments(case, device.name)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -328,7 +395,7 @@ def _meanwhile(t0_ns: int, seconds: float, records: list[dict[str, Any]], what: 
     return backlog_drops() - dropped
 
 
-FAULTS, QUICK_FAULTS = 300, 5
+FAULTS, QUICK_FAULTS = 300, 6
 CAUGHT, FALSE = 0.99, 0.01
 BUSY_LOOPS = 4
 _CLEAN, _DISTURBED = "none", "none, but time was stolen"

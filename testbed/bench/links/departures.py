@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from math import inf
 from typing import Any
 
 from testbed.bench.links.alternatives import LinkMethod, Ours, TcHtb, TcTbf
@@ -120,11 +121,12 @@ def errors_s(
 
     The queue starts a packet when the rates have carried all before it, from the first departure
     on: nothing is forgiven, so what is lost once delays all that follow. Packets that it would have
-    sent by ``until_s`` and that have not left by then are as late as they can be said to be.
+    sent by ``until_s`` and that have not left by then are as late as they can be said to be; those
+    that it would never send, since the history ends in an outage, as early as that.
     """
     errors, ideal_s = [], departures[0][0] if departures else 0.0
     for at_s, size in departures:
-        errors.append(at_s - ideal_s)
+        errors.append(at_s - (until_s if ideal_s == inf else ideal_s))
         ideal_s = served_at(history, ideal_s, 8 * size)
     while ideal_s < until_s:
         errors.append(until_s - ideal_s)

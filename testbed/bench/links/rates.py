@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from pyroute2.netlink import NETLINK_ROUTE
 from pyroute2.netlink.rtnl import RTM_NEWQDISC, RTM_NEWTCLASS, RTNLGRP_TC
 from pyroute2.netlink.rtnl.tcmsg import tcmsg
 
@@ -54,7 +55,7 @@ from testbed.bench.results import (
     uniform,
     within,
 )
-from testbed.links.tc.netlink import ROUTE, AttributeReader, listener
+from testbed.links.tc.netlink import AttributeReader, listener
 from testbed.process import become_realtime
 from testbed.scenario.link_state import FRAME_BYTES
 
@@ -383,7 +384,7 @@ class Witness(Watcher):
         super().__init__(name="witness", daemon=True)
         self.times_ns: list[int] = []
         self._index, self._kind = index, RTM_NEWTCLASS if of_class else RTM_NEWQDISC
-        self._socket = listener(netns, [RTNLGRP_TC], _BUFFER_BYTES, ROUTE)
+        self._socket = listener(netns, [RTNLGRP_TC], _BUFFER_BYTES, NETLINK_ROUTE)
         self._socket.settimeout(0.1)
 
     def watch(self) -> None:

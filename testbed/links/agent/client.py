@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import count, islice
 from threading import Event, Lock, Thread
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from testbed.errors import ExperimentError, WireError
 from testbed.journal import Journal
@@ -60,37 +60,6 @@ class LinkReport:
         return {"links": [asdict(end) for end in self.links]}
 
 
-class AgentProcess(Protocol):
-    """A links agent's process, as ``subprocess.Popen`` has it."""
-
-    pid: int
-
-    @property
-    def stdin(self) -> IO[str] | None:
-        """Where requests go."""
-
-    @property
-    def stdout(self) -> IO[str] | None:
-        """Where answers come from."""
-
-    @property
-    def returncode(self) -> int | Any:
-        """Exit status once it has ended, where it is known."""
-
-    def poll(self) -> int | None:
-        """None while it runs."""
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Raises subprocess.TimeoutExpired."""
-        ...
-
-    def terminate(self) -> None:
-        """Have it undo what it made, and end."""
-
-    def kill(self) -> None:
-        """End it."""
-
-
 class ConnectedAgent:
     """A links agent at the other end of a connection, as its process would be here."""
 
@@ -123,6 +92,9 @@ class ConnectedAgent:
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
+
+
+AgentProcess = subprocess.Popen[str] | ConnectedAgent
 
 
 class AgentGone(ExperimentError):
@@ -437,7 +409,9 @@ class ScheduleFeeder:
             batch = list(islice(remaining, _BATCH))
             last = len(batch) < _BATCH
             known: float | None = known_to_s if last else batch[-1].time_s
-            if last and self._exhausted:
+            if last and self._next is not None:  # nothing comes before it
+                known = self._next.time_s
+            elif last and self._exhausted:
                 known = None
             self._call(
                 operation, changes=list(map(change_to_json, batch)), known_to_s=known, **fields

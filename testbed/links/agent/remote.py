@@ -57,7 +57,8 @@ class RemoteAgentServer(AgentServer):
         while missing := {node: where for node, where in wanted.items() if node not in places}:
             if time.monotonic() > give_up:
                 raise ExperimentError(f"no namespace of tasks {sorted(missing)} on this host")
-            for address, netns, index in _addresses(set(_namespaces()) - {overlay}):
+            # some are files of namespaces that have ended, and are not to be entered
+            for address, netns, index in _addresses(set(map(str, NETNS.iterdir())) - {overlay}):
                 for node in [name for name, own in missing.items() if own == address]:
                     places[node] = _cable(netns, index, overlay)
         return places
@@ -118,11 +119,6 @@ def _act(netns: str, action: str, *given: int) -> None:
         raise ExperimentError(f"{action}: the node's task has ended: {error}") from None
     if done != action:
         raise ExperimentError(f"{action}: the node's task has ended, or does not know it")
-
-
-def _namespaces() -> Iterator[str]:
-    """Files of namespaces; that of one which has ended is like any other, and not to be entered."""
-    yield from map(str, sorted(NETNS.iterdir()))
 
 
 def _overlay(network: str) -> str:

@@ -25,7 +25,6 @@ from testbed.links.network.namespaces import inside
 from testbed.links.network.wiring import Resident
 from testbed.links.tc.netlink import NetlinkChannel, NetlinkMessage, tree
 
-_BRIDGE_FAMILY = 7
 _AT_ONCE, _DAY = 10, 86_400 * 100
 """In hundredths of a second."""
 _WEEK = 7 * _DAY
@@ -70,7 +69,7 @@ def _introduce(resident: Resident) -> Neighbour:
 
 def add_forwarding(channel: NetlinkChannel, port: int, mac: str) -> None:
     """Have a bridge know what is behind one of its ports, as long as the port is plugged in."""
-    where = {"family": _BRIDGE_FAMILY, "ifindex": port, "state": NUD_NOARP, "flags": NTF_MASTER}
+    where = {"family": socket.AF_BRIDGE, "ifindex": port, "state": NUD_NOARP, "flags": NTF_MASTER}
     message = NetlinkMessage(ndmsg, tree(("NDA_LLADDR", mac), **where))
     channel.request(message, RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE)
 

@@ -12,12 +12,13 @@ import os
 import selectors
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from ipaddress import IPv6Address, ip_address
 from threading import Thread
 
+from pyroute2.netlink import NETLINK_SOCK_DIAG
 from pyroute2.netlink.diag import (
     SKNLGRP_INET6_TCP_DESTROY,
     SKNLGRP_INET_TCP_DESTROY,
@@ -34,7 +35,6 @@ from testbed.links.agent.protocol import InterfaceSeen, SocketSeen, Watched
 from testbed.links.network.devices import interfaces
 from testbed.links.network.namespaces import opened
 from testbed.links.tc.netlink import (
-    SOCK_DIAG,
     AttributeReader,
     NetlinkChannel,
     NetlinkMessage,
@@ -42,7 +42,7 @@ from testbed.links.tc.netlink import (
     split,
     tolerating,
 )
-from testbed.transport.connection import TcpInfo
+from testbed.transport.connection import UNKNOWN
 
 FAMILIES = (socket.AF_INET, socket.AF_INET6)
 DESTROYED = (SKNLGRP_INET_TCP_DESTROY, SKNLGRP_INET6_TCP_DESTROY)
@@ -50,10 +50,15 @@ DESTROYED = (SKNLGRP_INET_TCP_DESTROY, SKNLGRP_INET6_TCP_DESTROY)
 
 _INFO = 2
 _CONNECTED = SS_ALL & ~sum(1 << state for state in (SS_TIME_WAIT, SS_CLOSE, SS_LISTEN))
+_COUNTERS = (
+    *("segs_out", "min_rtt", "total_retrans"),
+    *("bytes_sent", "bytes_received", "bytes_retrans"),
+)
 _SEEN = AttributeReader(
     inet_diag_msg,
     *(f"idiag_{name}" for name in ("family", "src", "sport", "dst", "dport", "cookie")),
-    "INET_DIAG_INFO",
+    "INET_DIAG_INFO.header.length",
+    *(f"INET_DIAG_INFO.tcpi_{name}" for name in _COUNTERS),
 )
 
 
@@ -67,22 +72,23 @@ def query(family: int) -> NetlinkMessage:
 
 def decode(message: bytes, ended_ns: int | None = None) -> SocketSeen | None:
     """Read a description; None for a socket that never sent. Raises OSError on old kernels."""
-    family, own, own_port, peer, peer_port, cookie, info = _SEEN(message)
-    if info is None:
-        return None
-    counters = TcpInfo.unpack(info).counters()
-    if not counters.segments_out:
+    family, own, own_port, peer, peer_port, cookie, length, *counters = _SEEN(message)
+    if length is not None and None in counters:
+        lacking = (name for name, count in zip(_COUNTERS, counters, strict=True) if count is None)
+        raise OSError(f"the kernel's tcp_info lacks {', '.join(lacking)}")
+    segments, least_rtt_us, retransmitted, sent, received, sent_again = counters
+    if not segments:
         return None
     return SocketSeen(
         cookie=cookie,
         own=_end(family, own, own_port),
         peer=_end(family, peer, peer_port),
-        bytes_sent=counters.bytes_sent,
-        bytes_received=counters.bytes_received,
-        segments_out=counters.segments_out,
-        retransmitted=counters.retransmits,
-        bytes_retransmitted=counters.bytes_retransmitted,
-        least_rtt_us=counters.least_rtt_us,
+        bytes_sent=sent,
+        bytes_received=received,
+        segments_out=segments,
+        retransmitted=retransmitted,
+        bytes_retransmitted=sent_again,
+        least_rtt_us=None if least_rtt_us == UNKNOWN else least_rtt_us,
         ended_ns=ended_ns,
     )
 
@@ -178,7 +184,8 @@ class SocketWatch:
         self.close()
         return {
             node: Watched(
-                tuple({**still[node], **_decoded(listening)}.values()),
+                # What has ended since it was listed is told of twice: the later counts hold.
+                _decoded([*still[node], *listening.heard]),
                 tuple(counters[node]),
                 listening.missed,
             )
@@ -205,17 +212,21 @@ class SocketWatch:
             for key, _ in self._selector.select():
                 if key.data is None:
                     over = True
-                else:
+                    continue
+                try:
                     key.data.take()
+                except OSError as error:
+                    key.data.missed = f"ends of connections could not be read: {error}"
+                    self._selector.unregister(key.fileobj)
 
-    def _open(self, netns: str) -> dict[int, SocketSeen]:
-        """Return the open connections of a namespace, keyed by cookie."""
+    def _open(self, netns: str) -> list[tuple[None, bytes]]:
+        """Return what is told of a namespace's open connections, as ``Listening.heard`` has it."""
         messages: list[bytes] = []
-        with NetlinkChannel(netns, SOCK_DIAG) as channel:
+        with NetlinkChannel(netns, NETLINK_SOCK_DIAG) as channel:
             for family in FAMILIES:
                 with tolerating(errno.ENOENT):  # there is no IPv6 here
                     messages += channel.dump_raw(query(family), SOCK_DIAG_BY_FAMILY)
-        return {each.cookie: each for message in messages if (each := decode(message))}
+        return [(None, message) for message in messages]
 
     def _settle(self) -> None:
         """Until nothing more is told of sockets that had ended before they were listed."""
@@ -228,6 +239,7 @@ class SocketWatch:
         return sum(len(listening.heard) for listening in self._listening.values())
 
 
-def _decoded(listening: Listening) -> dict[int, SocketSeen]:
-    messages = ((ns, message) for ns, data in listening.heard for _, _, message in split(data))
-    return {each.cookie: each for ns, message in messages if (each := decode(message, ns))}
+def _decoded(told: Iterable[tuple[int | None, bytes]]) -> tuple[SocketSeen, ...]:
+    messages = ((ns, message) for ns, data in told for _, _, message in split(data))
+    seen = {each.cookie: each for ns, message in messages if (each := decode(message, ns))}
+    return tuple(seen.values())

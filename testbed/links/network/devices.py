@@ -31,7 +31,7 @@ from pyroute2.netlink.rtnl import (
 from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
 from pyroute2.netlink.rtnl.ifinfmsg import IFF_LOOPBACK, IFF_UP, ifinfmsg
 from pyroute2.netlink.rtnl.nsidmsg import nsidmsg
-from pyroute2.netlink.rtnl.rtmsg import rtmsg
+from pyroute2.netlink.rtnl.rtmsg import RTNH_F_DEAD, RTNH_F_LINKDOWN, rtmsg
 
 from testbed.errors import ExperimentError, MachineError
 from testbed.links.agent.protocol import InterfaceSeen
@@ -50,7 +50,6 @@ from testbed.links.tc.netlink import (
 from testbed.topology import Interface
 
 _NEW = NLM_F_CREATE | NLM_F_EXCL
-_BRIDGE_FAMILY = 7
 _NO_ADDRESS = 1
 """IPv6's way of choosing an address for a device (``IN6_ADDR_GEN_MODE_NONE``)."""
 _GONE = {errno.ENODEV, errno.ENOENT}
@@ -184,7 +183,7 @@ def set_port(channel: NetlinkChannel, index: int, **values: int) -> None:
     """
     attributes = ((f"IFLA_BRPORT_{name}", value) for name, value in values.items())
     settings = nest("IFLA_PROTINFO", *attributes)
-    channel.request(link(settings, family=_BRIDGE_FAMILY, index=index), RTM_SETLINK)
+    channel.request(link(settings, family=socket.AF_BRIDGE, index=index), RTM_SETLINK)
 
 
 def silence(channel: NetlinkChannel, index: int) -> None:
@@ -271,6 +270,8 @@ def _addresses(channel: NetlinkChannel) -> dict[int, tuple[str, ...]]:
 
 
 _ECN = 1
+_STATE = RTNH_F_DEAD | RTNH_F_LINKDOWN
+"""Flags that tell of a device, and that no route may be given."""
 _MAIN = 254
 _KEPT = ("RTA_DST", "RTA_OIF", "RTA_PRIORITY", "RTA_PREFSRC", "RTA_TABLE")
 
@@ -313,6 +314,7 @@ def _route(message: Any) -> SubnetRoute:
         bool(metrics.get("RTAX_FEATURES", 0) & _ECN),
     )
     head = {name: message[name] for name, _ in rtmsg.fields}
+    head["flags"] &= ~_STATE
     identity = tuple((name, value) for name, value in attributes if value is not None)
     return SubnetRoute(head, identity, settings)
 
@@ -336,7 +338,8 @@ def shape_route(
 
     ``ecn`` holds whatever ``net.ipv4.tcp_ecn`` says.
 
-    Raises MachineError when the kernel does not know the congestion control.
+    Raises MachineError when the kernel does not know the congestion control, KernelRefused for what
+    it refuses besides.
     """
     requested = TcpSettings(congestion, rto_min_ms, ecn)
     with NetlinkChannel(netns) as channel:
@@ -345,6 +348,8 @@ def shape_route(
             try:
                 set_route(channel, route, requested)
             except KernelRefused as error:
+                if congestion is None or error.errno not in (errno.ENOENT, errno.EINVAL):
+                    raise
                 raise unknown(congestion, netns, error) from error
         for route in subnet_routes(channel, index):
             if route.settings != requested:

@@ -178,26 +178,19 @@ def settle() -> None:
             file.write_text("0")
 
 
-def remembers_connections(netns: str | None) -> bool:
-    """Return whether a namespace's connections leave something behind for later ones."""
-    with inside(netns):
-        return _file("net.ipv4.tcp_no_metrics_save").read_text().strip() == "0"
-
-
 def _file(name: str) -> Path:
     return Path("/proc/sys", *name.split("."))
 
 
-def default_congestion(netns: str | None) -> str:
-    """The congestion control of sockets in a namespace whose route says nothing."""
+def setting(name: str, netns: str | None = None) -> str:
+    """A setting that holds in a namespace, as sysctl(8) calls it."""
     with inside(netns):
-        return _file("net.ipv4.tcp_congestion_control").read_text().strip()
+        return _file(name).read_text().strip()
 
 
 def available_congestion(netns: str | None = None) -> tuple[str, ...]:
     """The congestion controls that the kernel has loaded."""
-    with inside(netns):
-        return tuple(_file("net.ipv4.tcp_available_congestion_control").read_text().split())
+    return tuple(setting("net.ipv4.tcp_available_congestion_control", netns).split())
 
 
 def require_congestion(congestion: str) -> None:

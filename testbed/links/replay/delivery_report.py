@@ -29,10 +29,14 @@ from testbed.links.replay.interval_errors import (
     Rate,
     Sample,
 )
+from testbed.links.tc.parameters import burst_bytes
 from testbed.records.intervals import spread
 
 _LEAVING_S = 1e-3
 """Traffic of so much time at the rate before may leave after an outage was set."""
+
+RECHARGED_S = 50.0
+"""One bundle more may leave every so often, since the kernel keeps no charge for longer."""
 
 _SOON_S, _CLOSE_S = 0.2, 5e-3
 
@@ -45,6 +49,7 @@ class OutageSeen:
     """Bytes that left in it and that the rates before and after do not explain."""
     resume_s: float | None = None
     """Delay of its first bundle against a FIFO queue's; None: nothing waited that long."""
+    seconds: float = 0.0
 
 
 class Outages:
@@ -53,6 +58,7 @@ class Outages:
     def __init__(self) -> None:
         self.outages: list[OutageSeen] = []
         self._open: OutageSeen | None = None
+        self._began_s = 0.0
         self._from = self._at_end = self._waiting = 0
         self.resumed_s: float | None = None
         """When the last outage was over, until something is known to have left since."""
@@ -62,9 +68,9 @@ class Outages:
         """Return whether service should be back just now, so that looks follow closely."""
         return self.resumed_s is not None and now_s - self.resumed_s < _SOON_S
 
-    def begin(self, carried: int, rate_before_bits: int) -> None:
+    def begin(self, due_s: float, carried: int, rate_before_bits: int) -> None:
         """An outage has begun, after a link of that rate (0: none was before)."""
-        self._open, self.resumed_s = OutageSeen(), None
+        self._open, self._began_s, self.resumed_s = OutageSeen(), due_s, None
         self._from = carried + round(rate_before_bits / 8 * _LEAVING_S)
 
     def end(
@@ -75,18 +81,17 @@ class Outages:
         if self._open is None:
             return
         carried, now_s = now
-        explained = round(rate_bits / 8 * (max(0.0, now_s - due_s) + _LEAVING_S))
-        self._open.leaked_bytes = max(0, carried - self._from - explained)
-        self.outages.append(self._open)
-        self._open = None
+        explained = round(rate_bits / 8 * max(0.0, now_s - due_s)) + burst_bytes(rate_bits)
+        self.close(due_s, carried - explained)
         self._at_end, self._waiting = last
         self._looked_s = due_s
         self.resumed_s = due_s if self._waiting else None
 
-    def close(self, carried: int) -> None:
+    def close(self, now_s: float, carried: int) -> None:
         """The replay is over, and perhaps an outage is not. ``carried``: bytes so far."""
         if self._open is not None:
             self._open.leaked_bytes = max(0, carried - self._from)
+            self._open.seconds = now_s - self._began_s
             self.outages.append(self._open)
             self._open = None
 
@@ -184,6 +189,11 @@ class EndReport:
     """Packets among them that its loss model took."""
     line_limit: int | None = None
     """Packets among them for which it had no room: there must be none."""
+    outage_worst_bytes: int | None = None
+    """Those of ``outage_bytes`` that one outage let out: the one that is furthest beyond a bundle
+    every ``RECHARGED_S``."""
+    outage_worst_s: float = 0.0
+    """The length of that outage."""
 
 
 @dataclass(slots=True)
@@ -224,6 +234,8 @@ class Folded:
     outage_s: float = 0
     outages: int = 0
     leaked_bytes: int = 0
+    worst: OutageSeen | None = None
+    """The outage that let out most beyond a bundle every ``RECHARGED_S``."""
     resume_s: float | None = None
     """The longest."""
     lateness: LatenessHistogram = field(default_factory=LatenessHistogram)
@@ -328,15 +340,21 @@ class DeliveryLog:
         for outage in self.outages[: max(0, count)]:
             folded.outages += 1
             folded.leaked_bytes += outage.leaked_bytes
+            if folded.worst is None or self._beyond(outage) > self._beyond(folded.worst):
+                folded.worst = outage
             if outage.resume_s is not None:
                 folded.resume_s = max(folded.resume_s or 0.0, outage.resume_s)
         del self.outages[: max(0, count)]
+
+    def _beyond(self, outage: OutageSeen) -> float:
+        return outage.leaked_bytes - outage.seconds // RECHARGED_S * self.bundle_bytes
 
 
 def measures(record: DeliveryLog) -> dict[str, Any]:
     """The fields of ``EndReport`` that follow from a record alone."""
     whole = record.whole()
     seconds, steps, resume_s = whole.seconds, whole.steps, whole.resume_s
+    worst = whole.worst
     return {
         "asked_bits": whole.all.asked_bits,
         "delivered_bits": whole.all.delivered_bits,
@@ -347,7 +365,7 @@ def measures(record: DeliveryLog) -> dict[str, Any]:
         "busy_worst_1s": seconds.busy.worst,
         "busy_bins_1s": seconds.busy.count,
         "excess_share": seconds.excess_bits / whole.all.delivered_bits
-        if seconds.all.count and whole.all.delivered_bits
+        if (seconds.all.count or seconds.excess_bits) and whole.all.delivered_bits
         else None,
         "mape_step": steps.all.mean,
         "busy_mape_step": steps.busy.mean,
@@ -359,6 +377,8 @@ def measures(record: DeliveryLog) -> dict[str, Any]:
         "outages": whole.outages,
         "outage_s": whole.outage_s,
         "outage_bytes": whole.leaked_bytes,
+        "outage_worst_bytes": None if worst is None else worst.leaked_bytes,
+        "outage_worst_s": 0.0 if worst is None else worst.seconds,
         "resume_ms": None if resume_s is None else resume_s * 1e3,
         "from_s": whole.from_s or 0.0,
         "to_s": record.marks[-1][0] if record.marks else 0.0,

@@ -59,7 +59,7 @@ class IntervalErrors:
     busy: Errors = field(default_factory=Errors)
     """Errors of the bins in which the link was backlogged throughout."""
     excess_bits: float = 0.0
-    """Delivered beyond what was asked and one bundle, in bins in which something was."""
+    """Delivered beyond what was asked and one bundle, in all bins."""
     edge_s: float = -inf
     """The last edge so far."""
     begin: Mark | None = None
@@ -94,11 +94,11 @@ class IntervalErrors:
         self, begin: Mark, end: Mark, looks: Sequence[Sample], rates: Sequence[Rate], bundle: int
     ) -> None:
         requested = asked_between(rates, begin[0], end[0])
+        delivered = 8 * (end[1] - begin[1])
+        self.excess_bits += max(0.0, delivered - requested - 8 * bundle)
         if requested <= 0:
             return
-        delivered = 8 * (end[1] - begin[1])
         error = max(0.0, abs(delivered - requested) - 8 * bundle) / requested
-        self.excess_bits += max(0.0, delivered - requested - 8 * bundle)
         self.all.add(error)
         within = _touching(looks, begin[0], end[0])
         if (self._looked or within) and self._busy and all(look.busy for look in within):

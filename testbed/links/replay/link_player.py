@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from testbed.errors import LinkError
 from testbed.links.netem_stage import NetemConfig, NetemStage
-from testbed.links.replay.delivery_report import EndReport, measures
+from testbed.links.replay.delivery_report import RECHARGED_S, EndReport, measures
 from testbed.links.replay.sampler import LinkSampler
 from testbed.links.shaper import CLOSED_RATE_BITS, ShapedQueue
 from testbed.links.tc.parameters import LARGEST_CHARGE_BYTES, TICK_NS, LinkPace, pace
@@ -37,7 +37,7 @@ from testbed.scenario.link_state import (
     LinkState,
 )
 
-LONGEST_NS = 50_000_000_000
+LONGEST_NS = round(RECHARGED_S * 1e9)
 """One charge never counts for more than this: the kernel forgets debts beyond 60 s."""
 
 RENEW_NS = 5_000_000
@@ -420,9 +420,10 @@ def _pacing(shape: LinkState) -> tuple[int, int]:
 
 def end_report(track: LinkPlayer, segments: int, realtime: bool) -> EndReport:
     """The report of a player at its end; what cannot be read becomes its failure."""
-    failure, counted = track.failure, dict[str, Any](dict.fromkeys(_COUNTED, 0))
+    names = ("drops", "direct_packets", "class_bytes", "class_packets")
+    failure, counted = track.failure, dict[str, Any](dict.fromkeys(names, 0))
     try:
-        counted = {**_counters(track), **_passage(track)}
+        counted = _counted(track)
         if failure is None:
             _verify(track)
     except (OSError, LinkError) as error:
@@ -438,30 +439,19 @@ def end_report(track: LinkPlayer, segments: int, realtime: bool) -> EndReport:
     )
 
 
-_COUNTED = ("drops", "direct_packets", "class_bytes", "class_packets")
-
-
-def _counters(track: LinkPlayer) -> dict[str, Any]:
-    shaped = track.shaped
+def _counted(track: LinkPlayer) -> dict[str, Any]:
+    shaped, line = track.shaped, track.line
     now = shaped.read()
-    values = (
-        shaped.drops(now),
-        shaped.direct_packets(),
-        now.bytes - shaped.zero.bytes,
-        now.packets - shaped.zero.packets,
-    )
-    return dict(zip(_COUNTED, values, strict=True))
-
-
-def _passage(track: LinkPlayer) -> dict[str, Any]:
-    if track.line is None:
-        return {}
-    passage = track.line.passage()
-    return {
-        "line_packets": passage.packets,
-        "line_lost": passage.lost,
-        "line_limit": passage.refused,
+    counted: dict[str, Any] = {
+        "drops": shaped.drops(now),
+        "direct_packets": shaped.direct_packets(),
+        "class_bytes": now.bytes - shaped.zero.bytes,
+        "class_packets": now.packets - shaped.zero.packets,
     }
+    if line is not None:
+        names = ("line_packets", "line_lost", "line_limit")
+        counted |= zip(names, line.passage(), strict=True)
+    return counted
 
 
 def _verify(track: LinkPlayer) -> None:

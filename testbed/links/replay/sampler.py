@@ -70,7 +70,7 @@ class LinkSampler:
         self.record.marks.append((now_s, self._charged))
         self._asked_to_s = self._began_s = now_s
         if not self._shape.rate_bits:
-            self._outages.begin(self._charged, 0)
+            self._outages.begin(now_s, self._charged, 0)
         self._open()
 
     def ask(self, due_s: float, shape: LinkState) -> None:
@@ -81,7 +81,7 @@ class LinkSampler:
         self.record.rates.append((due_s, shape.rate_bits))
         self._mark()
         if before and not shape.rate_bits:
-            self._outages.begin(self._charged, before)
+            self._outages.begin(due_s, self._charged, before)
         elif shape.rate_bits and not before:
             last = self._charged_before, self._before.backlog_bytes
             self._outages.end(due_s, last, (self._charged, self._now_s), shape.rate_bits)
@@ -160,7 +160,7 @@ class LinkSampler:
         """No more looks: what is still wrong ends with the last one."""
         for value in (self._rate, self._limit, self._delay):
             self._note(value.end(self._now_s))
-        self._outages.close(self._charged)
+        self._outages.close(self._now_s, self._charged)
         return self.close()
 
     def _read_back(self, shape: LinkState, adjusted: LinkPace | None) -> None:

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import errno
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from pyroute2.netlink import NLM_F_ACK, NLM_F_CREATE, NLM_F_ECHO, NLM_F_EXCL, NLM_F_REPLACE
 from pyroute2.netlink.rtnl import (
@@ -60,7 +60,8 @@ CLASS = ROOT_HANDLE | CLASS_MINOR
 ETHERNET = 1
 """The link layer of a rate, in a byte that pyroute2 takes for reserved: packets take as many bytes
 as they have, and the kernel wants no table of them."""
-_MAX32 = 0xFFFFFFFF
+MAX32 = 0xFFFFFFFF
+"""From this rate on, byte/s, a class has attributes of 64 bits."""
 _PARAMETERS = "TCA_OPTIONS.TCA_HTB_PARMS."
 _COUNTERS = AttributeReader(
     tcmsg,
@@ -88,7 +89,20 @@ _SETTINGS = AttributeReader(
     f"{_PARAMETERS}quantum",
 )
 _LIMIT = AttributeReader(tcmsg, "TCA_KIND", "TCA_OPTIONS.limit")
-_INDEX = AttributeReader(tcmsg, "index")
+_QDISC = AttributeReader(
+    tcmsg,
+    *("index", "TCA_KIND", "handle", "parent", "TCA_OPTIONS.limit"),
+    *(f"TCA_OPTIONS.TCA_HTB_INIT.{name}" for name in ("defcls", "direct_pkts")),
+)
+_ACTION = "TCA_OPTIONS.TCA_U32_ACT.TCA_ACT_PRIO_1."
+_REDIRECTS = AttributeReader(
+    tcmsg,
+    *(f"{_ACTION}TCA_ACT_OPTIONS.TCA_MIRRED_PARMS.{name}" for name in ("eaction", "ifindex")),
+    *(
+        f"{_ACTION}TCA_ACT_STATS.TCA_STATS_{name}"
+        for name in ("BASIC.packets", "PKT64.value", "QUEUE.overlimits")
+    ),
+)
 
 
 class ClassCounters(NamedTuple):
@@ -118,7 +132,7 @@ class HeldClass:
 
 @dataclass(frozen=True, slots=True)
 class Qdisc:
-    """A queueing discipline as the kernel tells it. ``limit_bytes`` only of a ``bfifo``."""
+    """A queueing discipline as the kernel tells it. ``limit_bytes``: of a ``bfifo``."""
 
     kind: str
     handle: int
@@ -157,7 +171,7 @@ def change_class(index: int, setting: LinkPace) -> bytes:
 
 def _class(index: int, setting: LinkPace) -> NetlinkMessage:
     """Our class, with every value: what is left out the kernel would set to something else."""
-    rate, ticks = min(setting.rate_bytes, _MAX32), setting.burst_ticks
+    rate, ticks = min(setting.rate_bytes, MAX32), setting.burst_ticks
     parameters: Fields = {"buffer": ticks, "cbuffer": ticks, "quantum": QUANTUM_BYTES}
     for which in ("rate", "ceil"):
         parameters |= {
@@ -168,7 +182,7 @@ def _class(index: int, setting: LinkPace) -> NetlinkMessage:
             f"{which}_mpu": setting.mpu_bytes,
         }
     options: list[Attribute] = [("TCA_HTB_PARMS", parameters)]
-    if setting.rate_bytes >= _MAX32:
+    if setting.rate_bytes >= MAX32:
         options += [(f"TCA_HTB_{which}64", setting.rate_bytes) for which in ("RATE", "CEIL")]
     return traffic_control(index, CLASS, ROOT_HANDLE, "htb", tree(*options))
 
@@ -228,20 +242,11 @@ def decode_limit(answer: bytes) -> int:
 
 def qdiscs(channel: NetlinkChannel, index: int) -> list[Qdisc]:
     """The disciplines of a device. Raises KernelRefused."""
-    listed = channel.dump_raw(traffic_control(index, 0, 0), RTM_GETQDISC)
+    listed = map(_QDISC, channel.dump_raw(traffic_control(index, 0, 0), RTM_GETQDISC))
     # Some kernels list those of all devices.
-    return [_qdisc(message) for message in listed if _INDEX(message) == (index,)]
-
-
-def _qdisc(message: bytes) -> Qdisc:
-    decoded = tcmsg(message)
-    decoded.decode()
-    kind, options = decoded.get_attr("TCA_KIND"), decoded.get_attr("TCA_OPTIONS")
-    qdisc = Qdisc(kind, decoded["handle"], decoded["parent"])
-    if kind == "htb":
-        init = options.get_attr("TCA_HTB_INIT")
-        return replace(qdisc, default_minor=init["defcls"], direct_packets=init["direct_pkts"])
-    return replace(qdisc, limit_bytes=options["limit"]) if kind == "bfifo" else qdisc
+    return [
+        Qdisc(kind.rstrip(b"\0").decode(), *values) for at, kind, *values in listed if at == index
+    ]
 
 
 DEFAULT_ROOTS = {"noqueue", "pfifo_fast", "fq_codel", "mq"}
@@ -279,18 +284,15 @@ class RootQdisc(ABC):
 
     def remove(self) -> None:
         """Take away what was installed and close; what has vanished with its device is no error."""
-        try:
-            # The redirect first: what arrives must not be sent to a device that has no queue any
-            # more.
-            if self.where.redirect is not None and self._led_in:
-                with tolerating(*_GONE):
-                    undo_redirect(self._channel, self.where.redirect)
+        with self._channel, ExitStack() as last_first:
             if self.installed:
-                with tolerating(*_GONE):
-                    self.send(self._deletion())
-        finally:
+                last_first.callback(tolerating(*_GONE)(self.send), self._deletion())
+            # The redirect goes first: what arrives must not be sent to a device that has no queue
+            # any more.
+            if self.where.redirect is not None and self._led_in:
+                undo = tolerating(*_GONE)(undo_redirect)
+                last_first.callback(undo, self._channel, self.where.redirect)
             self.installed = self._led_in = False
-            self._channel.close()
 
     def send(self, *messages: bytes) -> None:
         """Have prepared messages carried out. Raises KernelRefused."""
@@ -374,18 +376,9 @@ class Passed(NamedTuple):
 
 def passed(channel: NetlinkChannel, index: int) -> list[Passed]:
     """The redirects of arrivals at device ``index``. Raises KernelRefused."""
-    filters = channel.dump(traffic_control(index, 0, _INGRESS), RTM_GETTFILTER)
-    return [each for message in filters for each in _redirects(message)]
-
-
-def _redirects(message: Any) -> Iterator[Passed]:
-    actions = message.get_nested("TCA_OPTIONS", "TCA_U32_ACT")
-    for _, action in actions["attrs"] if actions is not None else ():
-        parameters = action.get_nested("TCA_ACT_OPTIONS", "TCA_MIRRED_PARMS")
-        if action.get_attr("TCA_ACT_KIND") == "mirred" and parameters["eaction"] == _REDIRECT:
-            statistics = action.get_attr("TCA_ACT_STATS")
-            packets = statistics.get_attr("TCA_STATS_PKT64")
-            if packets is None:
-                packets = statistics.get_attr("TCA_STATS_BASIC")["packets"]
-            refused = statistics.get_attr("TCA_STATS_QUEUE")["overlimits"]
-            yield Passed(parameters["ifindex"], packets, refused)
+    filters = channel.dump_raw(traffic_control(index, 0, _INGRESS), RTM_GETTFILTER)
+    return [
+        Passed(target, packets if packets64 is None else packets64, refused)
+        for action, target, packets, packets64, refused in map(_REDIRECTS, filters)
+        if action == _REDIRECT
+    ]

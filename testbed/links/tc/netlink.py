@@ -20,6 +20,7 @@ import errno
 import os
 import socket
 import struct
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, Self
@@ -28,6 +29,8 @@ from pyroute2.netlink import (
     NETLINK_ADD_MEMBERSHIP,
     NETLINK_EXT_ACK,
     NETLINK_GET_STRICT_CHK,
+    NETLINK_ROUTE,
+    NETLINK_SOCK_DIAG,
     NLA_F_NESTED,
     NLM_F_ACK,
     NLM_F_DUMP,
@@ -36,9 +39,11 @@ from pyroute2.netlink import (
     NLMSG_DONE,
     NLMSG_ERROR,
     SOL_NETLINK,
+    nla,
     nlmsg,
     nlmsgerr,
 )
+from pyroute2.netlink.exceptions import NetlinkDecodeError
 from pyroute2.netlink.rtnl.marshal import MarshalRtnl
 
 from testbed.links.network.namespaces import inside
@@ -53,7 +58,7 @@ Attribute = tuple[str, Any] | tuple[str, Any, int]
 
 _MOST = 1024
 """Structures that are remembered."""
-_templates: dict[tuple[tuple[str, ...], tuple[tuple[str, Hashable], ...]], _Template] = {}
+_templates = OrderedDict[tuple[tuple[str, ...], tuple[tuple[str, Hashable], ...]], "_Template"]()
 
 
 def tree(*attributes: Attribute, **fields: int) -> Fields:
@@ -87,7 +92,7 @@ def encode(message: NetlinkMessage, command: int, flags: int) -> bytes:
     template = _templates.get(key)
     if template is None:
         if len(_templates) >= _MOST:
-            _templates.clear()
+            _templates.popitem(last=False)
         template = _templates[key] = _template(message, numbers, *key)
     data = bytearray(template.data)
     for (pack_into, at), number in zip(template.packers, numbers, strict=True):
@@ -127,8 +132,9 @@ def _template(
     places = {entry.name: entry for entry in _places(encoded)}
     for name, value in constants:
         if value == (NLA_F_NESTED,):
-            at = places[name].at - 2
-            struct.pack_into("=H", data, at, struct.unpack_from("=H", data, at)[0] | NLA_F_NESTED)
+            _, at, layout = places[f"{name}.header.type"]
+            kind = struct.unpack_from(layout, data, at)[0]
+            struct.pack_into(layout, data, at, kind | NLA_F_NESTED)
     wanted = [places[name] for name in ("header.type", "header.flags", *structure[1:])]
     packers = [(struct.Struct(entry.layout).pack_into, entry.at) for entry in wanted]
     return _Template(bytes(data), packers)
@@ -153,9 +159,7 @@ class AttributeReader:
             if layout.marks.unpack_from(message) == layout.marked:
                 values = (*layout.values.unpack_from(message), None)
                 return tuple([values[at] for at in layout.order])
-        decoded = self._kind(message)
-        decoded.decode()
-        known.append(_layout(decoded, message, self._names))
+        known.append(_layout(decoded(self._kind, message), message, self._names))
         return self(message)
 
 
@@ -175,14 +179,27 @@ class _Layout(NamedTuple):
     """The number of the value of each name; for a name that is not there, one beyond them."""
 
 
-def _layout(decoded: nlmsg, message: bytes, names: Sequence[str]) -> _Layout:
-    places = list(_places(decoded))
-    marks = _struct([(entry.at - 4, "=I") for entry in places if entry.attribute])
+def decoded(kind: type[nlmsg], message: bytes) -> Any:
+    """A message as pyroute2 reads it; an attribute that it cannot read it leaves as bytes.
+
+    Raises KernelRefused for a message that is none of this class.
+    """
+    result: Any = kind(message)
+    try:
+        result.decode()
+    except (NetlinkDecodeError, struct.error) as error:
+        raise KernelRefused(errno.EBADMSG, f"no {kind.__name__}: {error!r}") from error
+    return result
+
+
+def _layout(message: nlmsg, data: bytes, names: Sequence[str]) -> _Layout:
+    places = list(_places(message))
+    marks = _struct([(at, form) for name, at, form in places if name.endswith(_MARKS)])
     present = sorted((entry for entry in places if entry.name in names), key=lambda entry: entry.at)
     known = [entry.name for entry in present]
     order = [known.index(name) if name in known else len(known) for name in names]
     values = _struct([(entry.at, entry.layout) for entry in present])
-    return _Layout(marks, marks.unpack_from(message), values, order)
+    return _Layout(marks, marks.unpack_from(data), values, order)
 
 
 def _struct(places: Sequence[tuple[int, str]]) -> struct.Struct:
@@ -195,28 +212,29 @@ def _struct(places: Sequence[tuple[int, str]]) -> struct.Struct:
     return struct.Struct(layout)
 
 
+_MARKS = tuple(f".header.{name}" for name, _ in nla.header)
+"""Names of the numbers that tell attributes apart: their lengths and types."""
+
+
 class _Place(NamedTuple):
     """The place of a number, or of all that an attribute holds, in a message."""
 
     name: str
     at: int
     layout: str
-    attribute: bool = False
-    """Its length and type are in the 4 bytes before."""
 
 
 def _places(message: Any, before: str = "") -> Iterator[_Place]:
-    """Everything in an encoded or decoded message."""
+    """Everything in an encoded or decoded message, of an attribute as much as it is long."""
     at = message.offset
     for name, layout in message.header or ():
-        if not message.is_nla:
-            yield _Place(f"header.{name}", at, f"={layout}")
+        yield _Place(f"{before}header.{name}", at, f"={layout}")
         at += struct.calcsize(layout)
+    size = message.offset + message.length - at
     if message.is_nla:
-        size = message.offset + message.length - at
-        yield _Place(before.removesuffix("."), at, f"={size}s", attribute=True)
+        yield _Place(before.removesuffix("."), at, f"={size}s")
     for name, layout in message.fields:
-        if layout == "s":
+        if layout == "s" or (size := size - struct.calcsize(layout)) < 0:
             break
         yield _Place(before + name, at, layout if layout[0] in "<>=" else f"={layout}")
         at += struct.calcsize(layout)
@@ -224,7 +242,6 @@ def _places(message: Any, before: str = "") -> Iterator[_Place]:
         yield from _places(slot.nla, f"{before}{slot.name}.")
 
 
-ROUTE, SOCK_DIAG = socket.NETLINK_ROUTE, 4
 _HEADER = struct.Struct("=" + "".join(layout for _, layout in nlmsg.header))
 _CODE = struct.Struct("=" + nlmsgerr.fields[0][1])
 _SO_RCVBUFFORCE = 33
@@ -264,11 +281,11 @@ class NetlinkChannel:
     """A netlink socket in a namespace (``None``: the caller's own). One owner at a time: it is not
     locked.
 
-    ``family``: of netlink's protocols, routing or ``SOCK_DIAG``, whose messages only ``dump_raw``
-    takes.
+    ``family``: of netlink's protocols, routing or ``NETLINK_SOCK_DIAG``, whose messages only
+    ``dump_raw`` takes.
     """
 
-    def __init__(self, netns: str | None = None, family: int = ROUTE) -> None:
+    def __init__(self, netns: str | None = None, family: int = NETLINK_ROUTE) -> None:
         with inside(netns):
             self._socket = socket.socket(
                 socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, family
@@ -277,7 +294,6 @@ class NetlinkChannel:
             self._socket.setsockopt(SOL_NETLINK, option, 1)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEOUT)
         self._socket.bind((0, 0))
-        self._marshal = MarshalRtnl()
         # One buffer for all answers: a fresh one would cost more than the question.
         self._buffer = bytearray(_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
@@ -305,8 +321,7 @@ class NetlinkChannel:
 
     def get(self, message: NetlinkMessage, kind: int) -> nlmsg:
         """The object that ``message`` asks for. Raises KernelRefused."""
-        (answer,) = self._parsed(self.ask(encode(message, kind, 0)))
-        return answer
+        return _parsed(self.ask(encode(message, kind, 0)))
 
     def ask(self, prepared: bytes) -> bytes:
         """The one message that answers ``prepared`` (header included). Raises KernelRefused."""
@@ -327,13 +342,7 @@ class NetlinkChannel:
 
     def dump(self, message: NetlinkMessage, kind: int) -> list[nlmsg]:
         """All objects of a kind; asked again when they changed meanwhile. Raises KernelRefused."""
-        return [each for data in self.dump_raw(message, kind) for each in self._parsed(data)]
-
-    def _parsed(self, data: bytes) -> Iterator[nlmsg]:
-        for message in self._marshal.parse(data):
-            if message["header"]["error"] is not None:  # which pyroute2 goes on with
-                raise message["header"]["error"]
-            yield message
+        return list(map(_parsed, self.dump_raw(message, kind)))
 
     def dump_raw(self, message: NetlinkMessage, kind: int) -> list[bytes]:
         """The same, each object's message as it came."""
@@ -349,9 +358,11 @@ class NetlinkChannel:
 
     def _receive(self) -> bytes:
         try:
-            length = self._socket.recv_into(self._buffer)
+            length = self._socket.recv_into(self._buffer, 0, socket.MSG_TRUNC)
         except BlockingIOError:
             raise KernelRefused(errno.ETIMEDOUT, "the kernel has not answered in time") from None
+        if length > _BUFFER_BYTES:
+            raise KernelRefused(errno.EMSGSIZE, f"an answer of {length} bytes was cut off")
         return bytes(self._view[:length])
 
     def _collect(self, messages: list[bytes]) -> bool:
@@ -366,7 +377,7 @@ class NetlinkChannel:
 
 
 def listener(
-    netns: str, groups: Sequence[int], buffer_bytes: int, family: int = SOCK_DIAG
+    netns: str, groups: Sequence[int], buffer_bytes: int, family: int = NETLINK_SOCK_DIAG
 ) -> socket.socket:
     """A socket that hears a namespace's multicast groups, not blocking. Raises OSError."""
     with inside(netns):
@@ -396,6 +407,10 @@ def split(data: bytes) -> Iterator[tuple[int, int, bytes]]:
         at += length + (-length % 4)
 
 
+def _parsed(answer: bytes) -> nlmsg:
+    return decoded(MarshalRtnl.msg_map[_HEADER.unpack_from(answer)[1]], answer)
+
+
 def _check(answer: bytes) -> None:
     """Raises KernelRefused for an error, or a list that could not be ended."""
     kind = _HEADER.unpack_from(answer)[1]
@@ -406,7 +421,5 @@ def _check(answer: bytes) -> None:
         return
     said = None
     if kind == NLMSG_ERROR:
-        refusal: Any = nlmsgerr(answer)
-        refusal.decode()
-        said = text(refusal, "NLMSGERR_ATTR_MSG")
+        said = text(decoded(nlmsgerr, answer), "NLMSGERR_ATTR_MSG")
     raise KernelRefused(code, said or os.strerror(code))

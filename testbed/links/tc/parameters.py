@@ -16,7 +16,7 @@ changes nothing: netem takes an entry of its table by the lowest bits of ``x``.
 
 from __future__ import annotations
 
-import struct
+from array import array
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
@@ -218,8 +218,8 @@ def entries(distribution: Distribution) -> list[int]:
 
 @cache
 def table(distribution: Distribution) -> bytes:
-    """The entries as the kernel takes them."""
-    return struct.pack(f"={ENTRIES}h", *entries(distribution))
+    """The entries as the kernel takes them: an array of its own 16-bit numbers."""
+    return array("h", entries(distribution)).tobytes()
 
 
 def netem_probabilities(impairments: Impairments) -> Impairments:
