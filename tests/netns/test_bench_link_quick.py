@@ -49,7 +49,9 @@ def replay(found: Row) -> None:
     rows = rows_by(found, "alternative")
     others = {"tc-htb", "tc-htb-1ms", "pyroute2-htb", "tc-tbf"}
     assert set(rows) >= {"narrows", "narrows-long-bundles", *others}
-    assert rows["narrows"]["gso_max_segs"] == 1 and rows["narrows-long-bundles"]["gso_max_segs"] >= 4
+    assert (
+        rows["narrows"]["gso_max_segs"] == 1 and rows["narrows-long-bundles"]["gso_max_segs"] >= 4
+    )
     for row in rows.values():
         assert 0.3 < row["delivered/asked"] < 1.1, row
         assert 0 <= row["second_mean"] <= row["second_worst"] < 0.8, row
