@@ -37,7 +37,7 @@ def test_static_and_swing_once(state: Path, tmp_path: Path) -> None:
     assert {check["name"] for check in static["checks"]} == {"10 Mbit/s", "500 Mbit/s"}
     rows = {(row["rate_mbit"], row["alternative"]): row for row in static["rows"]}
     for rate in (10, 500):
-        for name in ("narrows", "tc-htb", "tc-htb-1ms", "tc-tbf"):
+        for name in ("narrows", "tc-htb", "tc-htb-1ms", "pyroute2-htb", "tc-tbf"):
             row = rows[rate, name]
             # What a verdict calls valid; others may let a burst pass at first, which shows in a short measurement.
             most = THRESHOLDS.ratio_deviation if name == "narrows" else 0.05
@@ -49,7 +49,8 @@ def test_static_and_swing_once(state: Path, tmp_path: Path) -> None:
         (row["changes_per_s"], row["alternative"]): row["delivered/asked"]
         for row in found["suites"]["swing"]["rows"]
     }
-    assert set(swing) == {(n, name) for n in (10, 100) for name in ("narrows", "tc-htb", "tc-tbf")}
+    names = ("narrows", "tc-htb", "pyroute2-htb", "tc-tbf")
+    assert set(swing) == {(n, name) for n in (10, 100) for name in names}
     for changes, most in ((10, 0.01), (100, 0.03)):  # the suite's own limits
         assert swing[changes, "narrows"] == pytest.approx(1, abs=most), swing
     # A journal goes when everything in it is gone.

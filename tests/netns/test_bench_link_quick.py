@@ -47,21 +47,27 @@ def rows_by(found: Row, *keys: str) -> dict[Any, Row]:
 
 def replay(found: Row) -> None:
     rows = rows_by(found, "alternative")
-    assert set(rows) >= {"narrows", "tc-htb", "tc-htb-1ms", "tc-tbf"}
+    others = {"tc-htb", "tc-htb-1ms", "pyroute2-htb", "tc-tbf"}
+    assert set(rows) >= {"narrows", "narrows-long-bundles", *others}
+    assert (
+        rows["narrows"]["gso_max_segs"] == 1 and rows["narrows-long-bundles"]["gso_max_segs"] >= 4
+    )
     for row in rows.values():
         assert 0.3 < row["delivered/asked"] < 1.1, row
         assert 0 <= row["second_mean"] <= row["second_worst"] < 0.8, row
         assert 0 < row["step_median"] <= row["step_worst"] and row["step_mean"] < 0.8, row
     assert {check["name"] for check in found["checks"]} == {
-        "mean error per 1 s", "mean error per step",
+        f"mean error per {each}{which}" for each in ("1 s", "step") for which in ("", ", longest bundles")
     }  # fmt: skip
     by_name = {check["name"]: check["measured"] for check in found["checks"]}
     assert by_name["mean error per step"] == rows["narrows"]["step_mean"]
+    bundled = rows["narrows-long-bundles"]["step_mean"]
+    assert by_name["mean error per step, longest bundles"] == bundled
 
 
 def lateness(found: Row) -> None:
-    rows = rows_by(found, "loops", "alternative")
-    assert set(rows) == {(loops, name) for loops in (0, 4) for name in ("narrows", "tc-htb")}
+    rows, names = rows_by(found, "loops", "alternative"), ("narrows", "tc-htb", "pyroute2-htb")
+    assert set(rows) == {(loops, name) for loops in (0, 4) for name in names}
     for (_, name), row in rows.items():
         assert row["changes_per_s"] == 100
         assert 0 < row["p50_ms"] <= row["max_ms"] < 1000, row
@@ -75,7 +81,7 @@ def lateness(found: Row) -> None:
 
 def outage(found: Row) -> None:
     rows = rows_by(found, "alternative")
-    assert set(rows) == {"narrows", "tc-htb", "tc-tbf"}
+    assert set(rows) == {"narrows", "tc-htb", "pyroute2-htb", "tc-tbf"}
     ours = rows["narrows"]
     passing = 100e6 / 8 * 0.5  # in as long as the outage, were there none
     assert ours["inside_bytes"] < 0.3 * passing and ours["at_its_beginning_bytes"] < 0.3 * passing

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import time
@@ -15,10 +14,9 @@ from testbed.links.agent.protocol import LinkSettings
 from testbed.links.network import devices, namespaces
 from testbed.links.network.devices import locate
 from testbed.links.shaper import ShapedQueue
-from testbed.links.tc import htb
 from testbed.links.tc.htb import QdiscDevice
 from testbed.links.tc.netlink import NetlinkChannel
-from testbed.links.tc.parameters import CLASS_MINOR, ROOT, pace
+from testbed.links.tc.parameters import pace
 from testbed.scenario.link_state import Impairments, LinkChange, LinkDirection, LinkState
 
 
@@ -43,29 +41,6 @@ def test_both_ends_hold_what_was_asked(rig: Rig) -> None:
     assert "rate 40Mbit ceil 40Mbit" in port
     assert "limit 250000b" in rig.tc(place.port.netns, "qdisc", "show", "dev", place.port.name)
     assert segments(rig, place.nic.netns, place.nic.index) == 4
-
-
-def test_tc_reads_the_same_in_the_kernel(rig: Rig) -> None:
-    """What we make of a class and its leaf, and what iproute2 makes of the same ones."""
-    end = LinkDirection("worker-0", "up")
-    rig.prepare({end: LinkState(37 * MBIT, 123_456, overhead_bytes=24)})
-    nic = rig.places["worker-0"].nic
-    seen = rig.tc(nic.netns, "class", "show", "dev", nic.name)  # of HTB there is no JSON
-    listed = json.loads(rig.tc(nic.netns, "-j", "qdisc", "show", "dev", nic.name))
-    handle = f"{ROOT:x}:{CLASS_MINOR:x}"
-    (theirs,) = [qdisc for qdisc in listed if qdisc.get("parent") == handle]
-    with NetlinkChannel(nic.netns) as channel:
-        held = htb.decode_class(channel.ask(htb.read_class(nic.index)))
-        (leaf,) = [q for q in htb.qdiscs(channel, nic.index) if q.parent == htb.CLASS]
-        limit = htb.decode_limit(channel.ask(htb.read_leaf(nic.index, leaf.handle >> 16)))
-    words = seen.split()
-    told = {name: words[words.index(name) + 1] for name in ("rate", "ceil", "overhead", "quantum")}
-    assert words[:3] == ["class", "htb", handle]
-    assert told == {"rate": "37Mbit", "ceil": "37Mbit", "overhead": "24", "quantum": "60000"}
-    assert held.pace.rate_bytes == held.ceil_bytes == 37 * MBIT // 8
-    assert (held.pace.overhead_bytes, held.quantum_bytes) == (24, 60_000)
-    assert (theirs["kind"], theirs["options"]["limit"]) == (leaf.kind, leaf.limit_bytes)
-    assert leaf.limit_bytes == limit == 123_456
 
 
 def test_above_four_gigabytes_per_second(rig: Rig) -> None:

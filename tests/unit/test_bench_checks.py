@@ -98,15 +98,17 @@ def test_an_outage_is_silent_and_ends(row: dict[str, Any], verdicts: list[Any]) 
 
 
 def late(**changes: Any) -> dict[str, Any]:
-    return {"loops": 4, "changes_per_s": 10, "p99_ms": 4.9, "not_seen": 0, **changes}
+    return {"loops": 4, "changes_per_s": 10, "p99_ms": 0.9, "not_seen": 0, **changes}
 
 
 @pytest.mark.parametrize(
     ("row", "verdicts"),
     [
         (late(), [True, True]),
-        (late(p99_ms=5.1), [False, True]),
+        (late(p99_ms=1.1), [False, True]),
         (late(loops=0), [False, True]),
+        (late(loops=0, p99_ms=0.4), [True, True]),
+        (late(loops=0, p99_ms=0.6), [False, True]),
         (late(not_seen=1), [True, False]),
         (late(p99_ms=None, not_seen=99), [None, False]),
     ],

@@ -186,7 +186,7 @@ def test_set_ups_with_tc() -> None:
 
 def test_what_the_kernel_lacks_is_left_out_and_named() -> None:
     names = [other.name for other in shapers(frozenset({"htb"}))]
-    assert names == ["narrows", "tc-htb", "tc-htb-1ms", "tc-tbf"]
+    assert names == ["narrows", "tc-htb", "tc-htb-1ms", "pyroute2-htb", "tc-tbf"]
     assert "netem" in absent(frozenset({"htb"}))[0]
     assert shapers(frozenset({"netem"}))[-1].name == "tc-netem-rate"
     assert not absent(frozenset({"netem"}))
@@ -196,4 +196,6 @@ def test_what_the_kernel_lacks_is_left_out_and_named() -> None:
 def test_bundles_follow_the_lowest_rate_and_the_shortest_step() -> None:
     assert segments([[(0.0, 5000 * MBIT)]]) == 43
     assert segments([[(0.0, 100 * MBIT), (0.1, 20 * MBIT)]]) == 1
+    replayed = [[(0.0, 500 * MBIT), (0.1, 50 * MBIT), (0.2, 100 * MBIT)]]
+    assert (segments(replayed), segments(replayed, longest=True)) == (1, 4)
     assert segments([[(0.0, 100 * MBIT), (1.0, 0), (3.0, 100 * MBIT)]]) >= 1

@@ -1,46 +1,42 @@
 """Ways to make a link that are compared: ours through the agent, the usual ones through the ``tc``
-program, and none. All are looked at by the same byte counters.
+program or pyroute2's own calls, and none. All are looked at by the same byte counters.
 
 All alternatives are looked at in this one way, none by what it says of itself. The counters are
 those that ``tc -s`` shows: bytes at the link layer, Ethernet headers of every packet of a bundle
 counted.
 
 An explicit queue in bytes, the same for all, a burst that neither stalls nor floods, and one ``tc
--batch`` process kept open, so that a change costs no start of a program.
+-batch`` process kept open, so that a change costs no start of a program. pyroute2's HTB plugin is
+ours, without the rate tables: that makes its messages shorter than those of pyroute2 alone.
 """
 
 from __future__ import annotations
 
-import os
 import subprocess
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import pairwise
-from pathlib import Path
 from threading import Thread
 from typing import Any
 
+from pyroute2 import IPRoute
 from pyroute2.netlink import NLM_F_ECHO
 from pyroute2.netlink.rtnl import RTM_GETQDISC, RTM_GETTCLASS
-from pyroute2.netlink.rtnl.tcmsg import tcmsg
+from pyroute2.netlink.rtnl.tcmsg import plugins, sched_htb
 
-from testbed.bench.links.lab import CONGESTION, OURS, PLAIN, Lab, Watcher, sleep_until
-from testbed.bench.results import Mark, Step, queue_bytes
+from testbed.bench.links.lab import CONGESTION, OURS, PLAIN, Lab
+from testbed.bench.results import Step, queue_bytes
 from testbed.errors import ExperimentError
 from testbed.links.agent.client import LinkReport
 from testbed.links.agent.protocol import LinkSettings
+from testbed.links.network.namespaces import inside
 from testbed.links.tc import htb
-from testbed.links.tc.htb import AT_ROOT, traffic_control
-from testbed.links.tc.netlink import AttributeReader, NetlinkChannel, encode
-from testbed.links.tc.parameters import bundle_segments
-from testbed.process import become_realtime
+from testbed.links.tc.htb import AT_ROOT, ETHERNET, traffic_control
+from testbed.links.tc.netlink import encode
+from testbed.links.tc.parameters import LONGEST_BUNDLE_S, TICK_NS, bundle_segments
 from testbed.scenario.link_state import FRAME_BYTES, LinkChange, LinkDirection, LinkState
-
-_BYTES = AttributeReader(tcmsg, "TCA_STATS2.TCA_STATS_BASIC.bytes")
-_PRIORITY = 5
-"""Below the agent's: looking must not make what is looked at late."""
 
 
 def class_question(index: int, handle: int, parent: int) -> bytes:
@@ -51,53 +47,6 @@ def class_question(index: int, handle: int, parent: int) -> bytes:
 def root_question(index: int, handle: int) -> bytes:
     """Asks for a device's root discipline."""
     return encode(traffic_control(index, handle, AT_ROOT), RTM_GETQDISC, NLM_F_ECHO)
-
-
-def counted(answer: bytes) -> int:
-    """Bytes sent, out of the answer to either question."""
-    (count,) = _BYTES(answer)
-    return int(count)
-
-
-def busy_s() -> float:
-    """Processor seconds that this host has worked since it was started, over all processors."""
-    fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
-    user, nice, system, _idle, _waiting, interrupts, soft, _stolen = fields
-    return (user + nice + system + interrupts + soft) / os.sysconf("SC_CLK_TCK")
-
-
-class Observer(Watcher):
-    """Looks from ``t0_ns`` to ``stop_ns``, every ``every_s``. ``question`` None: only the processor
-    is watched."""
-
-    def __init__(
-        self, netns: str, question: bytes | None, t0_ns: int, stop_ns: int, every_s: float
-    ) -> None:
-        super().__init__(name="observer", daemon=True)
-        self.marks: list[Mark] = []
-        self.cpu_s = 0.0
-        """Processor seconds that the host worked meanwhile, whoever for."""
-        self._channel, self._question = NetlinkChannel(netns), question
-        self._t0_ns, self._stop_ns, self._every_ns = t0_ns, stop_ns, round(every_s * 1e9)
-
-    def watch(self) -> None:
-        """Read the counter until ``stop_ns``."""
-        become_realtime(_PRIORITY)
-        with self._channel:
-            for at_ns in range(self._t0_ns, self._stop_ns + 1, self._every_ns):
-                sleep_until(at_ns)
-                if at_ns == self._t0_ns:
-                    began = busy_s()
-                self._look()
-            self.cpu_s = busy_s() - began
-
-    def _look(self) -> None:
-        if self._question is None:
-            return
-        before = time.monotonic_ns()
-        count = counted(self._channel.ask(self._question))
-        between = (before + time.monotonic_ns()) // 2
-        self.marks.append(((between - self._t0_ns) / 1e9, count))
 
 
 DEAD_BITS = 1000
@@ -305,6 +254,71 @@ class TcNetem(TcLink):
         return [f"qdisc add dev data root handle 1: netem rate {rate_bits}bit limit {packets}"]
 
 
+_ROOT, _CLASS, _LEAF = 0x10000, 0x10010, 0x100000
+
+
+def _class_parameters(requested: dict[str, Any]) -> dict[str, Any]:
+    """Return pyroute2's own options of a class, without tables, bursts exact."""
+    built = sched_htb.get_class_parameters(requested)
+    (_, parameters), *others = built["attrs"]
+    for which, burst, size in (("rate", "buffer", "burst"), ("ceil", "cbuffer", "cburst")):
+        parameters |= {f"{which}___reserved": ETHERNET, f"{which}_cell_align": -1}
+        parameters[burst] = round(requested[size] * 1e9 / parameters[which] / TICK_NS)
+    tables = {"TCA_HTB_RTAB", "TCA_HTB_CTAB"}
+    return {"attrs": [built["attrs"][0], *(each for each in others if each[0] not in tables)]}
+
+
+plugins["htb"].get_class_parameters = _class_parameters
+
+
+class IPRouteHtb(SteppedLink):
+    """One HTB class of 1 ms' burst, by pyroute2's own calls; its queue is in packets, since
+    pyroute2 has none in bytes."""
+
+    name = "pyroute2-htb"
+
+    def set_up(self, rate_bits: int) -> None:
+        """Root, class, leaf."""
+        with self._route() as route:
+            route.tc("add", "htb", self._index, _ROOT, default=_CLASS & 0xFFFF)
+            self._class(route, "add-class", rate_bits)
+            packets = max(20, self._limit // FRAME_BYTES)
+            route.tc("add", "pfifo", self._index, _LEAF, parent=_CLASS, limit=packets)
+
+    def tear_down(self) -> None:
+        """Delete the root."""
+        with self._route() as route:
+            route.tc("del", index=self._index, handle=_ROOT, root=True)
+
+    def question(self, index: int) -> bytes:
+        """The class counts."""
+        return class_question(index, _CLASS, _ROOT)
+
+    @contextmanager
+    def changing(self) -> Iterator[Callable[[int], None]]:
+        """One socket for all changes."""
+        with self._route() as route:
+            yield lambda rate_bits: self._class(route, "change-class", rate_bits)
+
+    @contextmanager
+    def _route(self) -> Iterator[IPRoute]:
+        """Opens its socket when it is first used, in whatever namespace the thread is then."""
+        with inside(self._netns), IPRoute() as route:
+            yield route
+
+    def _class(self, route: IPRoute, command: str, rate_bits: int) -> None:
+        rate = rate_bits // 8
+        burst = max(1600, rate // 1000)
+        options = {
+            "parent": _ROOT,
+            "rate": rate,
+            "burst": burst,
+            "cburst": burst,
+            "quantum": 60_000,
+        }
+        route.tc(command, "htb", self._index, _CLASS, **options)
+
+
 def due_rates(history: Sequence[Step], t0_ns: int, ended: Callable[[], bool]) -> Iterator[int]:
     """The rates of a history after the first, each when it is due, until ``ended``."""
     for at_s, rate in history[1:]:
@@ -339,16 +353,19 @@ def _finish(program: subprocess.Popen[str], what: str, lines: str | None = None)
 
 
 class Ours(LinkMethod):
-    """The project's own links."""
+    """The project's own links. ``longest``: with the longest bundles that their histories allow."""
 
-    name, node = "narrows", OURS
+    node = OURS
+
+    def __init__(self, name: str = "narrows", *, longest: bool = False) -> None:
+        self.name, self._longest = name, longest
 
     def install(self, lab: Lab, history: Sequence[Step]) -> bytes | None:
         """Through the agent, as a run does it."""
         self._lab, self._history, self._end = lab, history, LinkDirection(OURS, "up")
         self._running = False
         cable = lab.places[OURS].cable
-        shape(lab, {self._end: history})
+        shape(lab, {self._end: history}, longest=self._longest)
         return class_question(cable.nic.index, htb.CLASS, htb.ROOT_HANDLE)
 
     def start(self, t0_ns: int) -> None:
@@ -374,12 +391,13 @@ class Ours(LinkMethod):
 Histories = Mapping[LinkDirection, Sequence[Step]]
 
 
-def shape(lab: Lab, histories: Histories) -> dict[str, Any]:
+def shape(lab: Lab, histories: Histories, *, longest: bool = False) -> dict[str, Any]:
     """Have the agent bring links to their states at t0, as runs do it; what it has read back."""
+    bundle = segments(histories.values(), longest=longest)
     return lab.agent.prepare(
         {end.link: lab.places[end.link].cable for end in histories},
         initial_states(histories),
-        LinkSettings(segments=segments(histories.values()), congestion=CONGESTION),
+        LinkSettings(segments=bundle, congestion=CONGESTION),
     )
 
 
@@ -400,13 +418,17 @@ def changes_of(histories: Histories) -> list[LinkChange]:
     return sorted(changes, key=lambda change: change.time_s)
 
 
-def segments(histories: Collection[Sequence[Step]]) -> int:
-    """Frames per offload bundle, as runs choose it from their histories."""
+def segments(histories: Collection[Sequence[Step]], *, longest: bool = False) -> int:
+    """Frames per offload bundle, as runs choose it from their histories; ``longest``: on a machine
+    that cannot move shorter ones."""
     lengths = [
         later - earlier for history in histories for (earlier, _), (later, _) in pairwise(history)
     ]
     lowest = min((rate for history in histories for _, rate in history if rate), default=0)
-    return bundle_segments(lowest, min(lengths, default=None))
+    step = min(lengths, default=None)
+    if longest:
+        return bundle_segments(lowest, step, lasting_s=LONGEST_BUNDLE_S)
+    return bundle_segments(lowest, step)
 
 
 class Unshaped(LinkMethod):
@@ -430,8 +452,8 @@ class Unshaped(LinkMethod):
 
 
 def shapers(kinds: frozenset[str]) -> list[LinkMethod]:
-    """Ours and every set-up with ``tc`` that a kernel with these kinds can do, ours first."""
-    methods = [Ours(), TcHtb(), TcHtb("tc-htb-1ms", 1e-3), TcTbf(), TcNetem()]
+    """Ours and every other that a kernel with these kinds can do, ours first."""
+    methods = [Ours(), TcHtb(), TcHtb("tc-htb-1ms", 1e-3), IPRouteHtb(), TcTbf(), TcNetem()]
     return [method for method in methods if not method.needs or method.needs in kinds]
 
 

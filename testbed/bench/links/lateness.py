@@ -1,29 +1,15 @@
 """Suites about lateness: of changes on an idle and on a busy host, against links changed by
-pyroute2's own calls, and how many nodes this host carries with a valid certificate.
-
-Its HTB plugin is ours, without the rate tables: that makes these messages shorter than those of
-pyroute2 alone.
-"""
+pyroute2's own calls, and how many nodes this host carries with a valid certificate."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from itertools import product
 from typing import Any
 
-from pyroute2 import IPRoute
-from pyroute2.netlink.rtnl.tcmsg import plugins, sched_htb
-
-from testbed.bench.links.alternatives import (
-    LinkMethod,
-    Ours,
-    SteppedLink,
-    TcHtb,
-    class_question,
-)
+from testbed.bench.links.alternatives import IPRouteHtb, LinkMethod, Ours, TcHtb
 from testbed.bench.links.certificate import session
 from testbed.bench.links.lab import OURS, PLAIN, Lab, lab
 from testbed.bench.links.rates import Witness, lateness_s, measure
@@ -39,77 +25,10 @@ from testbed.bench.results import (
     square,
     uniform,
 )
-from testbed.links.network.namespaces import inside
-from testbed.links.tc.htb import ETHERNET
-from testbed.links.tc.parameters import TICK_NS
 from testbed.scenario.expand import DIRECTIONS
-from testbed.scenario.link_state import FRAME_BYTES, LinkDirection
+from testbed.scenario.link_state import LinkDirection
 
-_ROOT, _CLASS, _LEAF = 0x10000, 0x10010, 0x100000
-
-
-def _class_parameters(requested: dict[str, Any]) -> dict[str, Any]:
-    """Return pyroute2's own options of a class, without tables, bursts exact."""
-    built = sched_htb.get_class_parameters(requested)
-    (_, parameters), *others = built["attrs"]
-    for which, burst, size in (("rate", "buffer", "burst"), ("ceil", "cbuffer", "cburst")):
-        parameters |= {f"{which}___reserved": ETHERNET, f"{which}_cell_align": -1}
-        parameters[burst] = round(requested[size] * 1e9 / parameters[which] / TICK_NS)
-    tables = {"TCA_HTB_RTAB", "TCA_HTB_CTAB"}
-    return {"attrs": [built["attrs"][0], *(each for each in others if each[0] not in tables)]}
-
-
-plugins["htb"].get_class_parameters = _class_parameters
-
-
-class IPRouteHtb(SteppedLink):
-    """One HTB class of 1 ms' burst, with a queue in packets: pyroute2 has none in bytes."""
-
-    name = "pyroute2-htb"
-
-    def set_up(self, rate_bits: int) -> None:
-        """Root, class, leaf."""
-        with self._route() as route:
-            route.tc("add", "htb", self._index, _ROOT, default=_CLASS & 0xFFFF)
-            self._class(route, "add-class", rate_bits)
-            packets = max(20, self._limit // FRAME_BYTES)
-            route.tc("add", "pfifo", self._index, _LEAF, parent=_CLASS, limit=packets)
-
-    def tear_down(self) -> None:
-        """Delete the root."""
-        with self._route() as route:
-            route.tc("del", index=self._index, handle=_ROOT, root=True)
-
-    def question(self, index: int) -> bytes:
-        """The class counts."""
-        return class_question(index, _CLASS, _ROOT)
-
-    @contextmanager
-    def changing(self) -> Iterator[Callable[[int], None]]:
-        """One socket for all changes."""
-        with self._route() as route:
-            yield lambda rate_bits: self._class(route, "change-class", rate_bits)
-
-    @contextmanager
-    def _route(self) -> Iterator[IPRoute]:
-        """Opens its socket when it is first used, in whatever namespace the thread is then."""
-        with inside(self._netns), IPRoute() as route:
-            yield route
-
-    def _class(self, route: IPRoute, command: str, rate_bits: int) -> None:
-        rate = rate_bits // 8
-        burst = max(1600, rate // 1000)
-        options = {
-            "parent": _ROOT,
-            "rate": rate,
-            "burst": burst,
-            "cburst": burst,
-            "quantum": 60_000,
-        }
-        route.tc(command, "htb", self._index, _CLASS, **options)
-
-
-LOOPS = {0: 1.0, 4: 5.0}
+LOOPS = {0: 0.5, 4: 1.0}
 """Busy processes, and how late the 99th percentile may be, ms."""
 CHANGES_PER_S, QUICK_CHANGES_PER_S = (10, 100), (100,)
 LOW, HIGH = 20 * MBIT, 100 * MBIT

@@ -53,7 +53,7 @@ MAX_SEGMENTS = LARGEST_CHARGE_BYTES // FRAME_BYTES
 
 _BUNDLE_SHARE = 0.01
 _PREFERRED_BUNDLE_S = 0.25e-3
-_LONGEST_BUNDLE_S = 1e-3
+LONGEST_BUNDLE_S = 1e-3
 """The most where the machine cannot move shorter ones. Training at 40 Mbit/s, with messages of
 50 ms, used up 0.8 of the certificate's tolerance for their completion (p99) with bundles of 0.5 and
 0.9 ms, 1.1 to 1.3 of it with 1.2 ms, 1.4 of it with 2.4 and 4.8 ms."""
@@ -160,7 +160,7 @@ def bundle_sizes(timeline: Timeline, slower: float = 1.0) -> list[int]:
         None if step is None else step * slower,
         timeline.per_packet(),
     )
-    size, longest = choose(), choose(lasting_s=_LONGEST_BUNDLE_S)
+    size, longest = choose(), choose(lasting_s=LONGEST_BUNDLE_S)
     sizes = []
     while size < longest:
         sizes.append(size)
