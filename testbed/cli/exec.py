@@ -83,7 +83,14 @@ WritableRoot = Annotated[
 ]
 Limit = Annotated[
     float | None,
-    typer.Option("--seconds", help="End it after so long.", min=1.0, max=86_400.0, metavar="N"),
+    typer.Option(
+        "--seconds",
+        help="End it after so long.",
+        min=1.0,
+        max=86_400.0,
+        metavar="N",
+        callback=options.finite,
+    ),
 ]
 
 
