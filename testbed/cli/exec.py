@@ -207,8 +207,6 @@ def _present(executed: Executed, as_json: bool) -> None:
     if (step_s := summary["step_median_s"]) is not None:
         known = "marked" if summary["steps_by"] == "marks" else "told by the links' traffic"
         share = summary["communication_share"]
-        console.print(
-            f"{summary['steps']} steps ({known}), median {step_s:.3f} s; links busy for "
-            f"{share:.0%} of the time"
-        )
+        busy = "" if share is None else f"; links busy for {share:.0%} of the time"
+        console.print(f"{summary['steps']} steps ({known}), median {step_s:.3f} s{busy}")
     console.print(f"verdict: {summary['verdict']}; records in {executed.directory}", markup=False)
