@@ -194,6 +194,16 @@ def test_disturbed_times_are_shaded(paths: list[Path]) -> None:
         assert len(plain[0].patches) == 0
 
 
+def test_a_direction_without_a_moment_of_samples_is_not_drawn(paths: list[Path]) -> None:
+    run = doubtful(paths[2])
+    still = {**run.links[0], "link": "worker-0", "from_s": 1.0, "to_s": 1.0}
+    both = replace(run, links=[*run.links, still])
+    drawn = fidelity.draw([both]).axes
+    assert [axes.get_title(loc="left") for axes in drawn if axes.get_title(loc="left")] == [
+        "server down"
+    ]
+
+
 def test_the_share_of_changes_that_were_as_late_is_drawn(paths: list[Path]) -> None:
     """Of 1, 4 and 10 ms: between two of them as many as were later than the first."""
     run = doubtful(paths[2])
