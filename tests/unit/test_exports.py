@@ -245,8 +245,11 @@ def test_mlflow_reads_the_series_the_tag_and_the_certificate(
         assert found == [(p.at, p.value) for p in expected]
     artifact = client.download_artifacts(own.info.run_id, "certificate.json", str(tmp_path))
     assert Path(artifact).read_text() == CERTIFICATE
-    again = carried_out_in(tmp_path, "export", str(path), "--to", "mlflow", "--out", "x")
+    new = make_run(tmp_path, Recipe("none", steps=2))
+    again = carried_out_in(tmp_path, "export", str(new), str(path), "--to", "mlflow", "--out", "x")
     assert again.returncode == 2 and "has an export of" in again.stderr
+    kept = [found.info.run_name for found in client.search_runs([experiment.experiment_id])]
+    assert kept == [path.name], "of runs that are refused none is written"
 
 
 def framed(data: bytes) -> Iterator[bytes]:
