@@ -154,6 +154,13 @@ def to_mlflow(runs: Sequence[Run], out: Path) -> list[Path]:
         f"sqlite:///{(out / 'mlflow.db').resolve()}"
     )
     entities = needed("mlflow", "exports to MLflow", "mlflow.entities")
+    for index, run in enumerate(runs):  # before any is written
+        same = f"tags.`narrows.run` = '{run.path.name}'"
+        known = client.get_experiment_by_name(str(run.manifest["scenario"]))
+        if run.path.name in {other.path.name for other in runs[:index]} or (
+            known is not None and client.search_runs([known.experiment_id], same)
+        ):
+            raise _twice(run.path.name, out)
     for run in runs:
         name, artifacts = str(run.manifest["scenario"]), (out / "artifacts").resolve()
         experiment = client.get_experiment_by_name(name)
@@ -162,9 +169,6 @@ def to_mlflow(runs: Sequence[Run], out: Path) -> list[Path]:
             if experiment is None
             else experiment.experiment_id
         )
-        same = f"tags.`narrows.run` = '{run.path.name}'"
-        if client.search_runs([number], same):
-            raise _twice(run.path.name, out)
         began_ms = round(1e3 * started_s(run))
         tags = {"verdict": run.verdict, "reasons": reasons(run), "narrows.run": run.path.name}
         key = client.create_run(number, began_ms, tags, run.path.name).info.run_id

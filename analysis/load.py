@@ -119,7 +119,7 @@ class Run:
         if exchanges.get(self.manifest["algorithm"].get("exchange", "ps")).server is None:
             nodes = {name: node for name, node in nodes.items() if node["role"] != "server"}
         roles = [
-            (node["role"] != "server", node["role"] != "worker", name)
+            (node["role"] != "server", node["role"] != "worker", int(node["rank"]), name)
             for name, node in nodes.items()
         ]
         return min(roles)[-1]
@@ -130,17 +130,19 @@ class Run:
         return np.unique([float(record["step"]) for record in self.events.get("step", [])])
 
     def per_step(self, column: str) -> Array:
-        """``column`` of the step records, mean over workers, shape (n,) along ``steps``."""
-        return self._per_step(column, lambda record: float(record[column]))
+        """``column`` of the step records, mean over workers, shape (n,) along ``steps``; not a
+        number where a record has null."""
+        return self._per_step(column, lambda record: _number(record[column]))
 
     def range_per_step(self, column: str) -> tuple[Array, Array]:
         """``column`` of the step records: the least and the largest of the workers, likewise."""
         records = self.events.get("step", [])
         columns = np.searchsorted(self.steps, [float(record["step"]) for record in records])
-        values = [float(record[column]) for record in records]
+        values = [_number(record[column]) for record in records]
         least, largest = np.full(len(self.steps), np.inf), np.full(len(self.steps), -np.inf)
-        np.minimum.at(least, columns, values)
-        np.maximum.at(largest, columns, values)
+        with np.errstate(invalid="ignore"):
+            np.minimum.at(least, columns, values)
+            np.maximum.at(largest, columns, values)
         unit = 1.0 if column in _UNTIMED else self.dilation
         return least / unit, largest / unit
 
@@ -160,7 +162,7 @@ class Run:
         """Step, time and test accuracy of every evaluation, each of shape (m,)."""
         records = sorted(self.events.get("evaluation", []), key=lambda record: int(record["step"]))
         step, time_s, accuracy = (
-            np.array([float(record[key]) for record in records])
+            np.array([_number(record[key]) for record in records])
             for key in ("step", "time_s", "accuracy")
         )
         return step, time_s / self.dilation, accuracy
@@ -181,6 +183,11 @@ class Run:
             for s in self.links
             if s["kind"] == "disturbed" and (end is None or not s["ends"] or end in s["ends"])
         ]
+
+
+def _number(value: float | None) -> float:
+    """Return what a record has; null is how it writes a number that is not finite."""
+    return np.nan if value is None else float(value)
 
 
 def load(path: Path, *, replayed: bool = False) -> Run:

@@ -1,6 +1,7 @@
-"""Series that the report's page draws, of runs that compare, as short columns of finite numbers.
+"""Series that the report's page draws, of runs that compare, as short columns of finite numbers,
+and its table of steps by the link's rate.
 
-Everything here ends up as JSON in the page: numbers have four to six digits, a line has at most
+Every series ends up as JSON in the page: numbers have four to six digits, a line has at most
 ``MOST_POINTS`` points (the least and the most of every stretch are kept), and times are seconds of
 model time.
 """
@@ -8,7 +9,9 @@ model time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from math import isfinite
+from operator import itemgetter
 from statistics import fmean
 from typing import Any
 
@@ -28,9 +31,13 @@ MOST_POINTS = 400
 """The most points of a line."""
 MOST_VIEWS, MOST_BARS = 6, 400
 """The most algorithms of which one step is drawn, and the most bars of each node in it."""
+MOST_CHANGES = 12
+"""With more changes of the rate, steps are not told apart by it, and sentences give the range of k
+alone."""
 _WORKERS = 4
 _DIGITS = 4
 _VARIES = 1e-9
+_SHORT_S = 1e-6
 
 Column = list[float | None]
 Points = list[Column]
@@ -90,15 +97,77 @@ def longest(runs: Sequence[Run]) -> Run:
     return max(runs, key=lambda run: float(run.summary["time_s"]))
 
 
-def rate_changes(samples: LinkBins) -> list[tuple[float, float]]:
-    """When the asked rate became what it then was (bit/s), from the first sample on."""
-    changes: list[tuple[float, float]] = []
-    for start, stop, rate in zip(samples.start, samples.stop, samples.requested, strict=True):
-        if stop <= 0:
-            continue
-        if not changes or abs(rate - changes[-1][1]) > 1e-3 * max(rate, changes[-1][1]):
-            changes.append((max(0.0, float(start)), float(rate)))
+def rate_changes(run: Run, link: str, direction: str) -> list[tuple[float, float]]:
+    """When the asked rate of a link direction became what it then was (bit/s), from t0 on: by the
+    records of its changes. A sample in which it changed has the mean of several rates."""
+    samples = EndSamples(run, link, direction).samples
+    if not len(after := np.flatnonzero(samples.stop > 0)):
+        return []
+    start, stop, mean = (
+        float(column[after[0]]) for column in (samples.start, samples.stop, samples.requested)
+    )
+    due = _changes_due(run, link, direction, start, float(samples.stop[-1]))
+    early = [(time_s, rate) for time_s, rate in due if time_s < stop]
+    changes = [(max(0.0, start), _rate_before(early, start, stop, mean))]
+    for time_s, rate in due:
+        if abs(rate - changes[-1][1]) > 1e-3 * max(rate, changes[-1][1]):
+            changes.append((time_s, rate))
     return changes
+
+
+def _changes_due(
+    run: Run, link: str, direction: str, from_s: float, to_s: float
+) -> list[tuple[float, float]]:
+    """When changes of a link direction were due between the two, and the rates (bit/s) from then
+    on."""
+    every = [
+        (float(record["due_s"]) / run.dilation, float(record["rate_bits"]) * run.dilation)
+        for record in run.links
+        if record["kind"] == "change" and (record["link"], record["direction"]) == (link, direction)
+    ]
+    return sorted((change for change in every if from_s < change[0] < to_s), key=itemgetter(0))
+
+
+def _rate_before(
+    changes: Sequence[tuple[float, float]], start: float, stop: float, mean: float
+) -> float:
+    """Return the rate at the start of a sample, from its mean and the ``changes`` in it."""
+    edges = [*(time_s for time_s, _ in changes), stop]
+    later = sum(
+        rate * (end - begin)
+        for (_, rate), (begin, end) in zip(changes, pairwise(edges), strict=True)
+    )
+    if edges[0] - start < _SHORT_S:  # too short to tell
+        return changes[0][1]
+    return max(0.0, (mean * (stop - start) - later) / (edges[0] - start))
+
+
+STRETCH_HEADINGS = ("From", "Rate", "Algorithm", "Steps", "Time of a step", "Delay", "k")
+
+
+def stretches(runs: Sequence[Run]) -> list[list[str]]:
+    """While the watched link had one rate: each algorithm's steps that began then, and their means;
+    empty without changes of the rate, or with many."""
+    end = watched_end(runs)
+    changes = rate_changes(longest(runs), *end)
+    if not 1 < len(changes) <= MOST_CHANGES:
+        return []
+    until_s = [*(time_s for time_s, _ in changes[1:]), float("inf")]
+    cells = []
+    for (from_s, rate), to_s in zip(changes, until_s, strict=True):
+        for run in lowest_seeds(runs):
+            starts = run.per_step("start_s")
+            own = (starts >= from_s if from_s > changes[0][0] else starts < to_s) & (starts < to_s)
+            lengths = run.per_step("end_s") - starts
+            if not own.any():
+                continue
+            step, delay, k = (
+                f"{values[own].mean():.3g}"
+                for values in (lengths, run.per_step("delay_s"), run.per_step("density"))
+            )
+            first = [f"{from_s:.1f} s", rate_words(rate), run.algorithm, str(own.sum())]
+            cells.append([*first, f"{step} s", f"{delay} s", k])
+    return cells
 
 
 def section_data(
@@ -152,7 +221,7 @@ def step_words(run: Run, end: tuple[str, str]) -> str:
     place = list(run.steps).index(middle(run))
     start_s = float(run.range_per_step("start_s")[0][place])
     stop_s = float(run.range_per_step("end_s")[1][place])
-    changes = rate_changes(EndSamples(run, *end).samples)
+    changes = rate_changes(run, *end)
     before = [rate for time_s, rate in changes if time_s <= start_s][-1:]
     rates = [*before, *(rate for time_s, rate in changes if start_s < time_s < stop_s)]
     asked = " to ".join(dict.fromkeys(map(rate_words, _ends_of(rates))))
@@ -181,7 +250,7 @@ def _of_run(index: int, run: Run, link: str, direction: str) -> dict[str, Any]:
         "run": index,
         "algorithm": run.algorithm,
         "seed": run.seed,
-        "asked": _asked(samples, float(run.summary["time_s"])),
+        "asked": _asked(rate_changes(run, link, direction), float(run.summary["time_s"])),
         "delivered": _delivered(samples),
         "k": _of_workers(run, "density"),
         "delay": _of_workers(run, "delay_s"),
@@ -198,9 +267,8 @@ def _of_workers(run: Run, column: str) -> Points:
     return columns(*thinned(run.per_step("end_s"), mean, *spread))
 
 
-def _asked(samples: LinkBins, stop_s: float) -> Points:
+def _asked(changes: Sequence[tuple[float, float]], stop_s: float) -> Points:
     """Mbit/s: where it changes, and at the end."""
-    changes = rate_changes(samples)
     if not changes:
         return [[], []]
     times, rates = (np.array(column) for column in zip(*changes, strict=True))

@@ -7,17 +7,18 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any, Literal, NamedTuple
 
 from analysis import MARGIN
 from analysis.comparison import Compared, ComparedOutcome, compared
 from analysis.load import Run, by_algorithm, lowest_seeds
-from analysis.page_data import longest, rate_changes, rate_words, watched_end
-from analysis.series import EndSamples
+from analysis.page_data import MOST_CHANGES, rate_changes, rate_words, watched_end
 from testbed.errors import InputError
-from testbed.fidelity.verdict import CERTIFICATE
+from testbed.fidelity.evidence import LossSeen
+from testbed.fidelity.link_checks import beside_rates
+from testbed.fidelity.verdict import CERTIFICATE, THRESHOLDS, Thresholds
 from testbed.records.run_directory import read_json
 from testbed.scenario.yaml import parse
 from testbed.topology import VIRTUAL
@@ -31,13 +32,12 @@ VERDICTS = {
     "invalid": "Some measure is further off, or the run did not end: do not use its numbers.",
 }
 """Meaning of each verdict."""
-_MOST_CHANGES = 12
-"""With more changes of the rate, sentences give the range of k alone."""
 _FALL = 0.8
 """A rate that falls to less than this share of it has fallen."""
 _STEPS = 3
 """The number of steps whose median k is given."""
 _SAME = 1.05
+_LEAST_SHOWN = 1e-4
 _MOST_SPANS = 5
 _MOST_PARSED = 1 << 16
 """With a longer scenario, what was trained is not said."""
@@ -107,34 +107,6 @@ def _train(run: Run) -> Mapping[str, Any]:
     return train if isinstance(train, dict) else {}
 
 
-STRETCH_HEADINGS = ("From", "Rate", "Algorithm", "Steps", "Time of a step", "Delay", "k")
-
-
-def stretches(runs: Sequence[Run]) -> list[list[str]]:
-    """While the watched link had one rate: each algorithm's steps that began then, and their means;
-    empty without changes of the rate, or with many."""
-    end = watched_end(runs)
-    changes = rate_changes(EndSamples(longest(runs), *end).samples)
-    if not 1 < len(changes) <= _MOST_CHANGES:
-        return []
-    until_s = [*(time_s for time_s, _ in changes[1:]), float("inf")]
-    cells = []
-    for (from_s, rate), to_s in zip(changes, until_s, strict=True):
-        for run in lowest_seeds(runs):
-            starts = run.per_step("start_s")
-            own = (starts >= from_s if from_s > changes[0][0] else starts < to_s) & (starts < to_s)
-            lengths = run.per_step("end_s") - starts
-            if not own.any():
-                continue
-            step, delay, k = (
-                f"{values[own].mean():.3g}"
-                for values in (lengths, run.per_step("delay_s"), run.per_step("density"))
-            )
-            first = [f"{from_s:.1f} s", rate_words(rate), run.algorithm, str(own.sum())]
-            cells.append([*first, f"{step} s", f"{delay} s", k])
-    return cells
-
-
 def headline(comparison: Compared) -> str:
     """The result in one sentence."""
     others = [
@@ -178,8 +150,8 @@ def density_sentence(run: Run, end: tuple[str, str]) -> str:
     low, high = float(densities.min()), float(densities.max())
     if high <= low * (1 + 1e-9):
         return "it sent everything" if low == 1 else f"k stayed at {low:.2g}"
-    changes = rate_changes(EndSamples(run, *end).samples)
-    turns = _falls_and_rises(changes) if len(changes) <= _MOST_CHANGES else []
+    changes = rate_changes(run, *end)
+    turns = _falls_and_rises(changes) if len(changes) <= MOST_CHANGES else []
     known: list[_Turn] = []
     for time_s, until_s, rate, fell in turns:
         before = [k for t, k in zip(times, densities, strict=True) if t <= time_s][-_STEPS:]
@@ -246,9 +218,7 @@ def _faster(own: ComparedOutcome, baseline: str, *, named: bool = True) -> str:
     speedup = own.speedup
     name = f"{own.algorithm} was " if named else ""
     if speedup.mean is None:
-        return (
-            f"{name}not compared with {baseline}: no pair of runs that count and made as many steps"
-        )
+        return f"{name}not compared with {baseline}: no seed has a run of both that counts"
     between = (
         "" if speedup.low is None else f" (95 % interval {speedup.low:.3g} to {speedup.high:.3g})"
     )
@@ -294,8 +264,10 @@ def repeat_command(runs: Sequence[Run], baseline: str | None = None, margin: flo
     if run.is_job:
         row = run.manifest["algorithm"]
         command = shlex.join(str(part) for part in row.get("command") or [])
-        name = shlex.quote(run.algorithm)
-        return f"testbed exec scenario.yaml --fabric {fabric} --name {name} -- {command}"
+        given = f"--fabric {fabric} --name {shlex.quote(run.algorithm)}"
+        given += f" --nproc {row['nproc']}" if (row.get("nproc") or 1) > 1 else ""
+        given += "".join(f" --env {shlex.quote(str(name))}" for name in row.get("variables") or ())
+        return f"testbed exec scenario.yaml {given} -- {command}"
     seeds = sorted({own.seed for own in runs})
     names = list(by_algorithm(runs))
     given = "".join(f" --algo {shlex.quote(name)}" for name in names)
@@ -303,7 +275,7 @@ def repeat_command(runs: Sequence[Run], baseline: str | None = None, margin: flo
     if len(seeds) == 1:
         return f"testbed run scenario.yaml --fabric {fabric}{given} --seed {listed}"
     how = f" --baseline {shlex.quote(str(baseline))}" if baseline in names[1:] else ""
-    how += "" if margin == MARGIN else f" --margin {margin:g}"
+    how += "" if margin == MARGIN else f" --margin {margin}"
     return f"testbed compare scenario.yaml --fabric {fabric}{given} --seed {listed}{how}"
 
 
@@ -414,14 +386,37 @@ def _checks(
             said = said if late["p99"] < late["max"] else ""
             yield said, late["p99_at_least"], limits["lateness_p99_ms"]
     if (excess := link["queue"].get("excess_share")) is not None:
-        if excess > limits["excess_share"]:
-            yield (
-                f"{excess:.2%} of its bits came faster than asked for.",
-                excess,
-                limits["excess_share"],
-            )
-        else:
-            yield "It never delivered more than it was asked for.", excess, limits["excess_share"]
+        said = "It never delivered more than it was asked for."
+        if excess > 0:
+            part = f"{excess:.2%}" if excess >= _LEAST_SHOWN else f"Under {_LEAST_SHOWN:.2%}"
+            said = f"{part} of its bits came faster than asked for."
+        yield said, excess, limits["excess_share"]
+    yield from _beside_rates(link, limits)
+
+
+def _beside_rates(
+    link: Mapping[str, Any], limits: Mapping[str, Any]
+) -> Iterator[tuple[str, float | None, float]]:
+    """The rest of them, with the verdict's own sentence where one is beyond its limit."""
+    queue, outages, line = link["queue"], link.get("outages") or {}, link.get("line") or {}
+    report = {
+        **{name: link.get(name) for name in ("link", "direction", "from_s", "to_s")},
+        "unwatched_s": link["watch"].get("unwatched_s") or 0.0,
+        "gso_max_segs": queue.get("gso_max_segs"),
+        "outages": outages.get("count"),
+        "outage_s": outages.get("seconds"),
+        "outage_bytes": outages.get("bytes") or 0,
+        "resume_ms": outages.get("resume_ms"),
+        "line_limit": line.get("refused"),
+    }
+    if "class_packets" in queue:  # older certificates do not say of how many
+        report |= {name: queue[name] for name in ("direct_packets", "class_packets")}
+    loss = LossSeen(**line["loss"]) if line.get("loss") else None
+    known = {name: limits[name] for name in asdict(THRESHOLDS) if name in limits}
+    for found in beside_rates(report, loss, Thresholds(**known)):
+        right = _state(found.deviation, found.limit, 1.0) in ("valid", "not judged")
+        sentence = "" if right else f"{found.sentence[0].upper()}{found.sentence[1:]}."
+        yield sentence, found.deviation, found.limit
 
 
 def _wrong(link: Mapping[str, Any]) -> Iterator[str]:
@@ -452,6 +447,13 @@ def disturbances(run: Run) -> str:
     listed = ", ".join(f"{start:.1f} to {stop:.1f} s" for start, stop in spans[:_MOST_SPANS])
     more = f" and {len(spans) - _MOST_SPANS} times more" if len(spans) > _MOST_SPANS else ""
     return f"The machine was not to be relied upon at {listed}{more}."
+
+
+def steps_note(runs: Sequence[Run]) -> str:
+    """Say that times of unlike numbers of steps are compared; empty where they are alike."""
+    if len({int(run.summary["steps"]) for run in runs}) == 1:
+        return ""
+    return "Runs made different numbers of steps; their times are compared all the same."
 
 
 def seeds_note(runs: Sequence[Run], margin: float = MARGIN) -> str:

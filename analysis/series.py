@@ -246,9 +246,7 @@ def _rows(run: Run) -> dict[tuple[str, str], array[float]]:
     and whether it was busy."""
     rows: dict[tuple[str, str], array[float]] = {}
     for sample in run.links:
-        if sample["kind"] != "sample":
-            continue
-        own = rows.setdefault((sample["link"], sample["direction"]), array("d"))
-        if sample["to_s"] > sample["from_s"]:
+        if sample["kind"] == "sample" and sample["to_s"] > sample["from_s"]:
+            own = rows.setdefault((sample["link"], sample["direction"]), array("d"))
             own.extend(float(sample.get(name, 0)) for name in _COLUMNS)
     return rows

@@ -131,12 +131,13 @@ def profiler_trace(run: Run, text: str) -> ProfilerTrace:
     path = Path(text)
     rank = (read_json(path).get("distributedInfo") or {}).get("rank")
     each = int(run.manifest["algorithm"].get("nproc") or 1)
-    workers = {int(n["rank"]): name for name, n in nodes.items() if n["role"] == "worker"}
-    own = workers.get(0 if rank is None and len(workers) == 1 else int(rank or 0) // each)
-    if own is None or (rank is None and len(workers) > 1):
+    named = [(int(node["peer"]), name) for name, node in nodes.items() if node["role"] != "host"]
+    ranked = [name for _, name in sorted(named)]  # as the ranks of a job's processes are given
+    place = int(rank) // each if rank is not None else 0 if len(ranked) == 1 else -1
+    if not 0 <= place < len(ranked):
         hint = f"Write NODE={text} with one of {', '.join(nodes)}"
         raise InputError("does not tell the node that it is from", where=text, hint=hint)
-    return ProfilerTrace(own, path)
+    return ProfilerTrace(ranked[place], path)
 
 
 def profiled(run: Run, profile: ProfilerTrace, first_pid: int) -> Iterator[Json]:

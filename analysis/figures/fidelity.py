@@ -165,10 +165,11 @@ def _draw_lateness(axes: Axes, chosen: Sequence[EndSamples], rows: Rows) -> None
         late = np.sort(np.maximum(_LEAST_MS, _series(mine, "late_ms")[1]))
         if len(late):
             share = 1 - np.arange(len(late)) / len(late)
-            style = {**look(index), "linewidth": 1.0}
+            late, share = np.concatenate([[_LEAST_MS], late]), np.concatenate([[1.0], share])
+            style = {**look(index), "linewidth": 1.0, "markevery": slice(1, None)}
             if len(late) > _MARKED:
                 style["marker"] = ""  # few changes are points, and many a line
-            axes.step(late, share, where="post", label=end.name, **style)
+            axes.step(late, share, where="pre", label=end.name, **style)
     if not axes.lines:
         axes.text(0.5, 0.5, "no changes", transform=axes.transAxes, ha="center", va="center")
     else:

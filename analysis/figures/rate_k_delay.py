@@ -1,4 +1,5 @@
-"""Rate of the server's link, the controllers' response to it, and its cost: one time axis."""
+"""Rate of the server's link (the first worker's where none takes part in the longest run), the
+controllers' response to it, and its cost: one time axis."""
 
 from __future__ import annotations
 
@@ -31,12 +32,13 @@ def data(runs: Sequence[Run]) -> Rows:
     """``asked`` and ``delivered`` (Mbit/s), ``k`` and ``delay`` (s) over time; lowest seed of
     each."""
     chosen = lowest_seeds(runs)
-    longest = max(chosen, key=lambda run: float(run.summary["time_s"]))
-    rows = [_row("", longest.seed, "asked_mbit_s", *point) for point in _requested(longest)]
+    longest, width_s = _longest(chosen), _width_s(chosen)
+    asked = _requested(longest, longest.server)
+    rows = [_row("", longest.seed, "asked_mbit_s", *point) for point in asked]
     for run in chosen:
         times = run.per_step("end_s")
         series = {
-            "delivered_mbit_s": _delivered(run, float(longest.summary["time_s"]) / _BINS),
+            "delivered_mbit_s": _delivered(run, longest.server, width_s),
             "k": zip(times, run.per_step("density"), strict=True),
             "delay_s": zip(times, run.per_step("delay_s"), strict=True),
         }
@@ -50,18 +52,20 @@ def draw(runs: Sequence[Run]) -> Figure:
     figure = new_figure(PAGE_IN, 4.6)
     panels = figure.subplots(3, 1, sharex=True)
     rows, names, handles = data(runs), list(by_algorithm(runs)), []
+    chosen = lowest_seeds(runs)
     requested = _points(rows, "", "asked_mbit_s")
     handles += panels[0].plot(
         *requested, color="0.15", linewidth=1.0, drawstyle="steps-post", zorder=3
     )
     for index, algorithm in enumerate(names):
         style = {**look(index), "marker": "", "linewidth": 1.0}
-        panels[0].plot(
-            *_points(rows, algorithm, "delivered_mbit_s"), **style, drawstyle="steps-post"
-        )
+        times, rates = _points(rows, algorithm, "delivered_mbit_s")
+        if times:  # the last rate, too, held for its time
+            times, rates = [*times, times[-1] + _width_s(chosen)], [*rates, rates[-1]]
+        panels[0].plot(times, rates, **style, drawstyle="steps-post")
         handles += panels[1].plot(*_points(rows, algorithm, "k"), **style)
         panels[2].plot(*_points(rows, algorithm, "delay_s"), **style)
-    panels[0].set(ylabel="Rate to server\n(Mbit/s)")
+    panels[0].set(ylabel=f"Rate to {_longest(chosen).server}\n(Mbit/s)")
     panels[0].set_ylim(bottom=0)
     panels[1].set(ylabel="Density k")
     panels[2].set(ylabel="Communication\ndelay (s)", xlabel="Model time (s)")
@@ -70,14 +74,20 @@ def draw(runs: Sequence[Run]) -> Figure:
         scale(axes, [row["value"] for row in rows if row["quantity"] == quantity], _LOG_SPAN)
     figure.align_ylabels(list(panels))
     labels = ["asked", *names]
-    shade_unreliable(panels, lowest_seeds(runs), handles, labels)
+    shade_unreliable(panels, chosen, handles, labels)
     return finished(
-        figure,
-        "Link rate, density and communication delay",
-        handles,
-        labels,
-        runs=lowest_seeds(runs),
+        figure, "Link rate, density and communication delay", handles, labels, runs=chosen
     )
+
+
+def _longest(chosen: Sequence[Run]) -> Run:
+    """Return the run whose asked rate is drawn; rates are those of the link to its server, in every
+    run."""
+    return max(chosen, key=lambda run: float(run.summary["time_s"]))
+
+
+def _width_s(chosen: Sequence[Run]) -> float:
+    return float(_longest(chosen).summary["time_s"]) / _BINS
 
 
 def _row(
@@ -92,8 +102,8 @@ def _row(
     }
 
 
-def _requested(run: Run) -> list[tuple[float, float]]:
-    samples = EndSamples(run, run.server, "down").samples
+def _requested(run: Run, link: str) -> list[tuple[float, float]]:
+    samples = EndSamples(run, link, "down").samples
     if not len(samples.start):
         return []
     begun = samples.start >= -1e-9
@@ -104,12 +114,12 @@ def _requested(run: Run) -> list[tuple[float, float]]:
     return [*points, (float(samples.stop[-1]), float(samples.requested[-1]) / 1e6)]
 
 
-def _delivered(run: Run, width_s: float) -> list[tuple[float, float]]:
+def _delivered(run: Run, link: str, width_s: float) -> list[tuple[float, float]]:
     """Mean delivered rate in equal times; a sample's bits are spread evenly over its time.
 
     What is left of the run after the last whole one is not drawn.
     """
-    samples = EndSamples(run, run.server, "down").samples
+    samples = EndSamples(run, link, "down").samples
     start, stop = samples.start, samples.stop
     if not len(start) or width_s <= 0:
         return []

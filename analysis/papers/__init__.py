@@ -4,7 +4,7 @@ A *record* is what a page needs of one run: measures of its summary, evaluations
 density and accuracy. Pages are made of records alone, which lie beside them as JSON, so that every
 number of a page can be made again without a run.
 
-A claim has one value for each seed, larger where it is truer. The one-sided p-value is Student's;
+A claim has one value for each seed, larger where it is truer. The two-sided p-value is Student's;
 Holm's correction over all claims of a page keeps the chance of any wrong verdict at 5 %.
 Differences and ratios are paired by seed (docs/how-to/comparing.md).
 """

@@ -83,7 +83,14 @@ WritableRoot = Annotated[
 ]
 Limit = Annotated[
     float | None,
-    typer.Option("--seconds", help="End it after so long.", min=1.0, max=86_400.0, metavar="N"),
+    typer.Option(
+        "--seconds",
+        help="End it after so long.",
+        min=1.0,
+        max=86_400.0,
+        metavar="N",
+        callback=options.finite,
+    ),
 ]
 
 
@@ -200,8 +207,6 @@ def _present(executed: Executed, as_json: bool) -> None:
     if (step_s := summary["step_median_s"]) is not None:
         known = "marked" if summary["steps_by"] == "marks" else "told by the links' traffic"
         share = summary["communication_share"]
-        console.print(
-            f"{summary['steps']} steps ({known}), median {step_s:.3f} s; links busy for "
-            f"{share:.0%} of the time"
-        )
+        busy = "" if share is None else f"; links busy for {share:.0%} of the time"
+        console.print(f"{summary['steps']} steps ({known}), median {step_s:.3f} s{busy}")
     console.print(f"verdict: {summary['verdict']}; records in {executed.directory}", markup=False)

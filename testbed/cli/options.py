@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -113,8 +114,20 @@ TraceColumn = Annotated[
     str | None,
     typer.Option("--column", help="The column of the rate: NAME or NAME:UNIT.", metavar="NAME"),
 ]
+
+
+def finite(parameter: typer.CallbackParam, value: Any) -> Any:
+    """Raises InputError for what is not a number: of some versions of click it is in any range."""
+    if value is not None and not isfinite(value):
+        raise InputError(f"{value} is no number to go by", where=str(parameter.opts[0]))
+    return value
+
+
 Seconds = Annotated[
-    float, typer.Option("--seconds", help="How long.", min=1.0, max=86_400.0, metavar="N")
+    float,
+    typer.Option(
+        "--seconds", help="How long.", min=1.0, max=86_400.0, metavar="N", callback=finite
+    ),
 ]
 
 

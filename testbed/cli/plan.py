@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sized
 from itertools import islice
 from math import isfinite
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -31,6 +31,8 @@ from testbed.scenario.validate_links import kernel_needs
 from testbed.topology import Cable, Interface
 from testbed.training.membership import multicasts
 from testbed.units import Duration, Size
+
+T = TypeVar("T")
 
 
 def dense_step(loaded: Loaded, timeline: Timeline) -> dict[str, Any] | None:
@@ -114,7 +116,7 @@ def describe(loaded: Loaded, fabric: str, seconds: float, *, trains: bool = True
     if trains:
         check_fits(loaded)
     scenario, timeline = loaded.wall(), loaded.timeline()
-    changes = list(islice(timeline.changes(0.0, seconds), MAX_CHANGES))
+    changes, left_out = _first(timeline.changes(0.0, seconds))
     return {
         "scenario": scenario.name,
         "hash": loaded.hash,
@@ -128,7 +130,7 @@ def describe(loaded: Loaded, fabric: str, seconds: float, *, trains: bool = True
         "links": _links(loaded, timeline),
         "seconds": seconds,
         "changes": [_change(change) for change in changes],
-        "changes_left_out": len(changes) == MAX_CHANGES,
+        "changes_left_out": left_out,
         "node_changes": [change._asdict() for change in node_changes(scenario)],
         "traffic": [_flow(flow, seconds) for flow in flows(scenario)],
         "lowest_rate_bits": timeline.lowest_rate(),
@@ -143,6 +145,12 @@ def describe(loaded: Loaded, fabric: str, seconds: float, *, trains: bool = True
         "compose": compose(loaded) if trains and fabric == "docker" else None,
         **({"stack": stack(loaded)} if trains and fabric == "swarm" else {}),
     }
+
+
+def _first(every: Iterable[T]) -> tuple[list[T], bool]:
+    """Return the first of them, and whether that leaves any out."""
+    found = list(islice(every, MAX_CHANGES + 1))
+    return found[:MAX_CHANGES], len(found) > MAX_CHANGES
 
 
 def _links(loaded: Loaded, timeline: Timeline) -> list[dict[str, Any]]:
@@ -216,7 +224,7 @@ def _shape(shape: LinkState) -> dict[str, Any]:
 
 def _flow(flow: Flow, seconds: float) -> dict[str, Any]:
     """A flow, and when it sends in the first ``seconds``."""
-    bursts = islice(flow.bursts_until(seconds), MAX_CHANGES)
+    bursts, left_out = _first(flow.bursts_until(seconds))
     return {
         "name": flow.name,
         "from": flow.source,
@@ -228,6 +236,7 @@ def _flow(flow: Flow, seconds: float) -> dict[str, Any]:
         "start_s": flow.start_s,
         "stop_s": flow.stop_s if isfinite(flow.stop_s) else None,
         "bursts": [list(burst) for burst in bursts],
+        "bursts_left_out": left_out,
     }
 
 
@@ -268,7 +277,15 @@ SHOWN = 20
 """Changes and links shown to people; JSON has them all."""
 
 Horizon = Annotated[
-    float, typer.Option("--seconds", help="How far to look into the history.", min=0, metavar="N")
+    float,
+    typer.Option(
+        "--seconds",
+        help="How far to look into the history.",
+        min=0,
+        max=1e9,
+        metavar="N",
+        callback=options.finite,
+    ),
 ]
 
 
@@ -306,7 +323,8 @@ def _show(described: dict[str, Any]) -> None:
     seconds, changes = described["seconds"], described["changes"]
     console.print("Links", style="table.title")
     console.print(_link_table(described))
-    console.print(f"Changes in the first {seconds:g} s: {len(changes)}", style="table.title")
+    count = _number(changes, left_out=described["changes_left_out"])
+    console.print(f"Changes in the first {seconds:g} s: {count}", style="table.title")
     console.print(_changes(changes))
     for line in (*_racks(described), *_nodes(described), *_traffic(described)):
         console.print(line)
@@ -322,6 +340,10 @@ def _show(described: dict[str, Any]) -> None:
     if "stack" in described:
         console.print("\n# stack.yaml (a run has its own id, subnets and addresses)")
         console.print(described["stack"], markup=False)
+
+
+def _number(listed: Sized, *, left_out: bool) -> str:
+    return f"more than {len(listed)}" if left_out else f"{len(listed)}"
 
 
 def _link_table(described: dict[str, Any]) -> Any:
@@ -369,7 +391,8 @@ def _traffic(described: dict[str, Any]) -> list[str]:
     for flow in described["traffic"]:
         how = f" at {_rate(flow['rate_bits'])}" if flow["rate_bits"] else ""
         until = "the end" if flow["stop_s"] is None else f"{flow['stop_s']:.3f} s"
-        pauses = f", {len(flow['bursts'])} bursts in {described['seconds']:g} s"
+        count = _number(flow["bursts"], left_out=flow["bursts_left_out"])
+        pauses = f", {count} bursts in {described['seconds']:g} s"
         lines.append(
             f"traffic {flow['name']}: {flow['kind']}{how} from {flow['from']} to {flow['to']}, "
             f"{flow['start_s']:.3f} s to {until}{pauses if len(flow['bursts']) > 1 else ''}"

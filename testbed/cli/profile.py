@@ -24,7 +24,10 @@ Given = Annotated[
 Model = Annotated[str | None, typer.Option("--model", help="Another model.", metavar="NAME")]
 Task = Annotated[str | None, typer.Option("--task", help="Another task.", metavar="NAME")]
 Width = Annotated[
-    float | None, typer.Option("--width", help="Another width factor.", min=0.01, max=64)
+    float | None,
+    typer.Option(
+        "--width", help="Another width factor.", min=0.01, max=64, callback=options.finite
+    ),
 ]
 Batch = Annotated[
     int | None, typer.Option("--batch", help="Other samples a step.", min=1, max=65_536)

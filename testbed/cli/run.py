@@ -231,8 +231,8 @@ def _flags(
     """Return the flags that a comparison does not keep of how it was asked for."""
     flags = [] if baseline is None else ["--baseline", baseline]
     for target in targets:
-        flags += ["--target", f"{target:g}"]
-    flags += [] if margin == MARGIN else ["--margin", f"{margin:g}"]
+        flags += ["--target", f"{target}"]
+    flags += [] if margin == MARGIN else ["--margin", f"{margin}"]
     flags += [] if parallel == 1 else ["--parallel", str(parallel)]
     return flags + (["--json"] if as_json else [])
 

@@ -101,7 +101,10 @@ PARAMETERS: dict[str, Any] = {
     "budget_s": Annotated[float, _time("--budget", "How long a full bucket lasts at the peak.")],
     "busy": Annotated[float, _share("--busy", "Share of steps in which the tenant sends.")],
     "seconds": Annotated[
-        float, typer.Option("--seconds", help="How long.", min=1e-3, max=1e9, metavar="N")
+        float,
+        typer.Option(
+            "--seconds", help="How long.", min=1e-3, max=1e9, metavar="N", callback=options.finite
+        ),
     ],
     "every_s": Annotated[float, _time("--every", "Length of a step, such as '500 ms'.")],
     "period_s": Annotated[float, _time("--period", "Length of a period.")],
@@ -194,7 +197,15 @@ Reverse = Annotated[
 ]
 Port = Annotated[int, typer.Option("--port", help="The server's port.", min=1, max=65_535)]
 Interval = Annotated[
-    float, typer.Option("--interval", help="Length of a step in s.", min=0.1, max=60.0, metavar="N")
+    float,
+    typer.Option(
+        "--interval",
+        help="Length of a step in s.",
+        min=0.1,
+        max=60.0,
+        metavar="N",
+        callback=options.finite,
+    ),
 ]
 CONNECT_MS = 5000
 GRACE_S = 20.0

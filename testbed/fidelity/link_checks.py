@@ -7,12 +7,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from testbed.fidelity.evidence import CheckResult, Evidence, State
+from testbed.fidelity.evidence import CheckResult, Evidence, LossSeen, State
 from testbed.fidelity.run_checks import run_findings
 from testbed.records.manifest import Thresholds
 from testbed.scenario.link_state import FRAME_BYTES
 
-__all__ = ["CheckResult", "Evidence", "State", "all_findings"]
+__all__ = ["CheckResult", "Evidence", "State", "all_findings", "beside_rates"]
 
 _OF_LINKS = (
     *("link_ratio", "link_mape_1s", "link_excess", "lateness_p99_ms", "lateness_max_ms"),
@@ -33,18 +33,36 @@ def all_findings(evidence: Evidence, limits: Thresholds) -> list[CheckResult]:
     ]
 
 
+def beside_rates(
+    link: Mapping[str, Any], loss: LossSeen | None, limits: Thresholds
+) -> Iterator[CheckResult]:
+    """Measures of one link direction that are of neither its rate nor its changes. ``link``: an
+    object of the agent's report; ``loss``: of its delay line."""
+    checks = _LinkChecks(link, limits)
+    yield checks.unwatched()
+    yield checks.direct()
+    yield from checks.outages()
+    if link.get("line_limit") is not None:
+        yield _line_room(link)
+    if loss is not None:
+        yield _loss(f"{link['link']} {link['direction']}", loss)
+
+
 def _losses(evidence: Evidence) -> Iterator[CheckResult]:
     if not evidence.losses:
         yield CheckResult("loss", "no link has a line that could lose packets")
     for end, loss in evidence.losses.items():
-        if (used := loss.used) is None or loss.low is None or loss.high is None:
-            yield CheckResult("loss", f"{end}: {loss.why}", subject=end)
-            continue
-        text = (
-            f"{end} lost {loss.lost} of {loss.packets} packets, which puts its loss between "
-            f"{loss.low:.4%} and {loss.high:.4%}; {loss.asked:.4%} was asked for"
-        )
-        yield CheckResult("loss", text, used, 1.0, end)
+        yield _loss(end, loss)
+
+
+def _loss(end: str, loss: LossSeen) -> CheckResult:
+    if (used := loss.used) is None or loss.low is None or loss.high is None:
+        return CheckResult("loss", f"{end}: {loss.why}", subject=end)
+    text = (
+        f"{end} lost {loss.lost} of {loss.packets} packets, which puts its loss between "
+        f"{loss.low:.4%} and {loss.high:.4%}; {loss.asked:.4%} was asked for"
+    )
+    return CheckResult("loss", text, used, 1.0, end)
 
 
 def _room(evidence: Evidence) -> Iterator[CheckResult]:
@@ -52,9 +70,13 @@ def _room(evidence: Evidence) -> Iterator[CheckResult]:
     if not lines:
         yield CheckResult("line_room", "no delay line counts what it has no room for")
     for link in lines:
-        end, refused = f"{link['link']} {link['direction']}", link["line_limit"]
-        text = f"the delay line of {end} had no room for {refused} packets; there must be for all"
-        yield CheckResult("line_room", text, float(refused), 0.0, end)
+        yield _line_room(link)
+
+
+def _line_room(link: Mapping[str, Any]) -> CheckResult:
+    end, refused = f"{link['link']} {link['direction']}", link["line_limit"]
+    text = f"the delay line of {end} had no room for {refused} packets; there must be for all"
+    return CheckResult("line_room", text, float(refused), 0.0, end)
 
 
 def _round_trips(evidence: Evidence, limits: Thresholds) -> Iterator[CheckResult]:

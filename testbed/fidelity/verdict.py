@@ -156,7 +156,10 @@ _BUSY = (
     "busy_bins_1s",
     "busy_mape_step",
 )
-_QUEUE = ("largest_backlog_bytes", "excess_share", "drops", "direct_packets", "gso_max_segs")
+_QUEUE = (
+    *("largest_backlog_bytes", "excess_share", "drops", "direct_packets", "class_packets"),
+    "gso_max_segs",
+)
 _WATCH = ("unwatched_s", "realtime", "failure", "mismatches")
 
 
@@ -221,6 +224,7 @@ def _link(link: Mapping[str, Any], evidence: Evidence) -> dict[str, Any]:
             "worst_bytes": link.get("outage_worst_bytes"),
             "worst_s": link.get("outage_worst_s"),
             "resume_ms": link.get("resume_ms"),
+            "seconds": link.get("outage_s"),
         },
         "line": _line(link, evidence.losses.get(end)),
         "watch": _some(link, _WATCH),

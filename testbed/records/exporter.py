@@ -95,7 +95,12 @@ METRICS = (
         "histogram",
         "From a worker's sending to its holding the aggregate.",
     ),
-    Metric(BYTES, "counter", "Frame bytes, headers included, as seen from workers.", _WAY),
+    Metric(
+        BYTES,
+        "counter",
+        "Frame bytes, headers included, as seen from workers.",
+        {"direction": f"{_WAY['direction']}; asynchronous servers have no `down`"},
+    ),
     Metric(STEPS, "counter", "Steps finished."),
     Metric(DENSITY, "gauge", "Density requested for the latest step of a worker: k."),
     Metric(

@@ -252,7 +252,9 @@ def parse_seeds(text: str | None) -> list[int]:
             raise InputError(
                 f"{text!r} names no seeds", where="--seed", hint="Write 3, 1-5 or 1,4,7-9"
             )
-        first, last = int(match[1][:12]), int((match[2] or match[1])[:12])
+        first, last = (
+            int(digits.lstrip("0")[:12] or 0) for digits in (match[1], match[2] or match[1])
+        )
         if last >= _SEED_BOUND or last - first >= _MOST_SEEDS:
             raise InputError(
                 f"{text!r} names seeds from {_SEED_BOUND} up, or more than {_MOST_SEEDS}",

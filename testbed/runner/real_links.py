@@ -155,15 +155,17 @@ class RealTrial(LinkTrial):
         time.sleep(QUIET_AFTER_S)
 
     def _stop(self) -> None:
+        failed: NarrowsError | OSError | None = None
         for end in self._endings():
             try:
                 end()
-            except (NarrowsError, OSError) as error:  # the run's only where it had none
-                if self.outcome.error is None:
-                    self.outcome.error = error
-                    raise
+            except (NarrowsError, OSError) as error:
+                failed = failed or error
         self.outcome.backlog_drops = backlog_drops() - self._dropped
         self.outcome.strangers = self.session.control.strangers
+        if failed is not None and self.outcome.error is None:  # the run's only where it had none
+            self.outcome.error = failed
+            raise failed
 
     def _endings(self) -> Iterator[Callable[[], None]]:
         """Yield what is to be done in any case, in order."""

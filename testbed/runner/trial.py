@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from testbed.algorithms import Algorithm
-from testbed.errors import NodeLost
+from testbed.errors import NarrowsError, NodeLost
 from testbed.records.run_directory import RunDirectory
 from testbed.runner.experiment import Experiment
 from testbed.runner.manifest_writer import describe
@@ -150,9 +150,19 @@ class LinkTrial(ABC):
             raise
         try:
             self.run()
-        finally:
-            with shielded():
+        except BaseException:
+            try:
+                self._finish(conclude)
+            except (NarrowsError, OSError) as error:  # what ended the run is what is told
+                self.progress.insist(f"this failed run could not be summed up: {error}")
+            raise
+        self._finish(conclude)
+
+    def _finish(self, conclude: Callable[[dict[str, Any]], None]) -> None:
+        with shielded():
+            try:
                 conclude(self.conclude())
+            finally:
                 self.directory.close()
                 self.collect()
 

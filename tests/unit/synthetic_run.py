@@ -190,8 +190,14 @@ def _links(directory: RunDirectory, asked: list[dict[str, Any]], carried: dict[i
         if (sample["link"], sample["direction"]) == ("server", "down"):
             delivered = int(carried.get(round(sample["from_s"] / SAMPLE_S), 0.0))
         directory.link({**sample, "delivered_bits": delivered})
-    change = LinkChanged("server", "down", 0.0, 0.001, int(rate_bits(0)), 64_000)
-    directory.link([change.to_json()])
+    until_s = max(sample["to_s"] for sample in asked)
+    directory.link(
+        [
+            LinkChanged("server", direction, at, at + 0.001, int(rate_bits(at)), 64_000).to_json()
+            for at in map(float, range(math.ceil(until_s)))
+            for direction in ("up", "down")
+        ]
+    )
 
 
 SERVER_DOWN = LinkDirection("server", "down")

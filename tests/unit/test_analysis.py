@@ -8,6 +8,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from synthetic_run import Recipe, make_run
 
@@ -193,6 +194,32 @@ def test_disturbed_times_are_shaded(paths: list[Path]) -> None:
         assert len(plain[0].patches) == 0
 
 
+def test_a_direction_without_a_moment_of_samples_is_not_drawn(paths: list[Path]) -> None:
+    run = doubtful(paths[2])
+    still = {**run.links[0], "link": "worker-0", "from_s": 1.0, "to_s": 1.0}
+    both = replace(run, links=[*run.links, still])
+    drawn = fidelity.draw([both]).axes
+    assert [axes.get_title(loc="left") for axes in drawn if axes.get_title(loc="left")] == [
+        "server down"
+    ]
+
+
+def test_the_share_of_changes_that_were_as_late_is_drawn(paths: list[Path]) -> None:
+    """Of 1, 4 and 10 ms: between two of them as many as were later than the first."""
+    run = doubtful(paths[2])
+    changes = [
+        {"kind": "change", "link": "server", "direction": "down", "due_s": at, "applied_s": at + late_s}
+        for at, late_s in ((0.2, 0.004), (0.6, 0.001), (1.4, 0.010))
+    ]  # fmt: skip
+    links = [row for row in run.links if row["kind"] != "change"]
+    (line,) = fidelity.draw([replace(run, links=[*links, *changes])]).axes[-1].lines
+    x, y = np.array(line.get_xdata()), np.array(line.get_ydata())
+    assert line.get_drawstyle() in {"steps", "steps-pre"}, "a share holds up to its lateness"
+    for late_ms, share in ((0.5, 1.0), (1.0, 1.0), (2.0, 2 / 3), (4.0, 2 / 3), (7.0, 1 / 3)):
+        assert y[np.searchsorted(x, late_ms - 1e-6)] == pytest.approx(share), late_ms
+    assert line.get_markevery() == slice(1, None), "no change was as late as where the line begins"
+
+
 def test_the_run_most_in_doubt_is_the_one_whose_links_are_shown(runs: list[Run]) -> None:
     """An invalid one before one that is degraded, and that before those that are valid."""
 
@@ -231,6 +258,52 @@ def test_rates_add_up_to_what_was_carried(runs: list[Run]) -> None:
     assert sent == pytest.approx(sum(rate * 0.1), rel=0.03)
     asked = [row["value"] for row in rows if row["quantity"] == "asked_mbit_s"]
     assert 20 <= min(asked) < max(asked) <= 100
+
+
+def serverless(run: Run, name: str, time_s: float | None = None) -> Run:
+    """The same run as if peers had exchanged gradients, ranks in the order of the manifest."""
+    ranks = {"worker-0": 1, "worker-1": 0, "worker-2": 2, "worker-3": 3}
+    nodes = {
+        node: {**known, "rank": ranks.get(node, known["rank"])}
+        for node, known in run.manifest["nodes"].items()
+    }
+    row = {"name": name, "exchange": "ring"}
+    summary = run.summary if time_s is None else {**run.summary, "time_s": time_s}
+    return replace(
+        run, manifest={**run.manifest, "algorithm": row, "nodes": nodes}, summary=summary
+    )
+
+
+def test_the_first_worker_is_the_one_of_rank_0(runs: list[Run]) -> None:
+    assert serverless(runs[0], "ring").server == "worker-1"
+
+
+def test_all_rates_are_of_the_one_link_that_the_axis_names(runs: list[Run]) -> None:
+    """Also where some run has a server, and another has none."""
+    ring = serverless(runs[2], "ring", time_s=float(runs[0].summary["time_s"]) / 2)
+    for own, link in (([runs[0], ring], "server"), ([ring], "worker-1")):
+        axes = rate_k_delay.draw(own).axes[0]
+        assert axes.get_ylabel() == f"Rate to {link}\n(Mbit/s)"
+        samples = EndSamples(ring, link, "down").samples
+        asked, *_ = (row for row in rate_k_delay.data(own) if row["quantity"] == "asked_mbit_s")  # fmt: skip
+        assert asked["value"] * 1e6 == pytest.approx(samples.requested[0])
+        mine = [
+            row["value"]
+            for row in rate_k_delay.data(own)
+            if (row["algorithm"], row["quantity"]) == ("ring", "delivered_mbit_s")
+        ]
+        assert any(mine) == bool(samples.delivered.any())
+
+
+def test_every_delivered_rate_is_drawn_for_its_time(runs: list[Run]) -> None:
+    """The last one, too."""
+    rows = rate_k_delay.data(runs[:1])
+    times = [row["time_s"] for row in rows if row["quantity"] == "delivered_mbit_s"]
+    line = rate_k_delay.draw(runs[:1]).axes[0].lines[1]
+    drawn = np.array(line.get_xdata())
+    assert list(drawn[:-1]) == times
+    assert drawn[-1] - drawn[-2] == pytest.approx(times[1] - times[0])
+    assert line.get_ydata()[-1] == line.get_ydata()[-2]
 
 
 def test_bars_are_means_with_their_range(runs: list[Run]) -> None:

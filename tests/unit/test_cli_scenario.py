@@ -116,6 +116,27 @@ def test_plan_as_json_has_the_whole_history() -> None:
     assert step["frame_bytes"] > 4 * step["parameters"]
 
 
+def test_plan_says_where_it_counts_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = ("plan", LOSSY, "--seconds", "30")
+    whole = json.loads(output(*plan, "--json"))
+    changes, bursts = len(whole["changes"]), len(whole["traffic"][1]["bursts"])
+    assert changes > 1 and bursts > 1
+    assert whole["changes_left_out"] is whole["traffic"][1]["bursts_left_out"] is False
+    for most, said in (
+        (changes, f"Changes in the first 30 s: {changes}\n"),
+        (changes - 1, f"Changes in the first 30 s: more than {changes - 1}\n"),
+        (bursts - 1, f", more than {bursts - 1} bursts in 30 s"),
+    ):
+        monkeypatch.setattr("testbed.cli.plan.MAX_CHANGES", most)
+        assert said in output(*plan)
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "1e300"])
+def test_plan_looks_into_no_history_without_end(seconds: str) -> None:
+    result = call("plan", DEMO, "--seconds", seconds)
+    assert result.exit_code == 2 or isinstance(result.exception, InputError)
+
+
 def test_plan_for_docker_has_the_compose_file() -> None:
     text = json.loads(output("plan", DEMO, "--json", "--fabric", "docker"))["compose"]
     services = parse(text, "compose.yaml").data["services"]

@@ -160,9 +160,9 @@ def test_flags_that_agree_are_accepted(over: tuple[Path, str]) -> None:
 @pytest.mark.parametrize("json_too", [False, True])
 def test_whoever_goes_on_asks_for_the_same_again(json_too: bool) -> None:
     """What the comparison's directory does not keep; what was not asked for is not written."""
-    flags = _flags("none", [0.5, 0.925], 0.02, parallel=3, as_json=json_too)
+    flags = _flags("none", [0.5, 0.1234567], 0.02, parallel=3, as_json=json_too)
     again = [*flags, *_flags(None, [], MARGIN, parallel=1, as_json=False)]
-    asked = ["--baseline", "none", "--target", "0.5", "--target", "0.925", "--margin", "0.02"]
+    asked = ["--baseline", "none", "--target", "0.5", "--target", "0.1234567", "--margin", "0.02"]
     assert again == [*asked, "--parallel", "3", *(["--json"] if json_too else [])]
 
 

@@ -19,10 +19,12 @@ from analysis.figures.job import MOST_NODES, job_bytes
 from analysis.load import load, load_all
 from analysis.report import write_report
 from analysis.series import NO_PHASE, edges, lengths, phases_s, shares
+from testbed.cli.exec import _present
 from testbed.errors import InputError
 from testbed.fidelity.summary import summarise_job
 from testbed.fidelity.verdict import Verdict
 from testbed.records.run_directory import read_json
+from testbed.runner.exec.run import Executed
 from testbed.runner.exec.trial import ExecTrial
 from testbed.runner.trial import TrialOutcome
 
@@ -210,3 +212,15 @@ def test_links_were_looked_at_until_the_last_of_them_was() -> None:
     links: Any = SimpleNamespace(to_json=lambda: {"links": [{"to_s": to_s} for to_s in (3, 5, 4)]})
     assert TrialOutcome(links=links).until_s == 5.0
     assert TrialOutcome().until_s == 0.0
+
+
+def test_a_job_whose_links_have_no_samples_is_told_by_its_marks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = make_job(tmp_path, Job(steps=4))
+    (path / "links.jsonl").write_text("")
+    summary = summarise_job(path)
+    assert summary["communication_share"] is None
+    _present(Executed(path, summary), as_json=False)
+    said = capsys.readouterr().err
+    assert f"4 steps (marked), median {summary['step_median_s']:.3f} s\n" in said

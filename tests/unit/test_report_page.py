@@ -19,10 +19,12 @@ from analysis import page_words
 from analysis.load import Run, load, load_groups
 from analysis.page_data import (
     MOST_POINTS,
+    rate_changes,
     rate_words,
     section_data,
     short,
     step_words,
+    stretches,
     thinned,
     watched_end,
 )
@@ -109,11 +111,20 @@ def with_rates(run: Run, rates: list[float], densities: list[float]) -> Run:
          "asked_bits": rate * 1e6, "delivered_bits": rate * 0.9e6, "busy": at % 2 == 0}
         for at, rate in enumerate(rates)
     ]  # fmt: skip
+    changes = [rate_change(float(at), rates[at]) for at in range(1, len(rates))]
     steps = [
         {**run.events["step"][0], "step": at, "end_s": at + 0.9, "density": k, "delay_s": 0.1}
         for at, k in enumerate(densities)
     ]
-    return Run(run.path, run.manifest, run.summary, {**run.events, "step": steps}, samples)
+    return Run(
+        run.path, run.manifest, run.summary, {**run.events, "step": steps}, [*samples, *changes]
+    )
+
+
+def rate_change(due_s: float, rate: float, end: str = "server down") -> dict[str, Any]:
+    """A record: from then on ``end`` has so many Mbit/s."""
+    link, direction = end.split()
+    return {"kind": "change", "link": link, "direction": direction, "due_s": due_s, "rate_bits": rate * 1e6}  # fmt: skip
 
 
 def test_everything_is_inside_and_nothing_is_fetched(page: Page) -> None:
@@ -233,7 +244,7 @@ def test_delivered_rates_are_of_busy_times_alone(groups: list[list[Run]]) -> Non
 
 def test_another_link_is_watched_where_only_its_rate_changes(groups: list[list[Run]]) -> None:
     run = with_rates(groups[0][0], [100.0] * 3, [0.5] * 3)
-    other = [{**sample, "link": "worker-1", "direction": "up"} for sample in run.links]
+    other = [{**row, "link": "worker-1", "direction": "up"} for row in run.links]
     other[1]["asked_bits"] = 5e6
     both = Run(run.path, run.manifest, run.summary, run.events, [*run.links, *other])
     assert watched_end([both]) == ("worker-1", "up")
@@ -333,11 +344,36 @@ def test_steps_are_told_apart_by_the_rate_of_their_time(groups: list[list[Run]])
     run = with_rates(groups[0][0], [100] * 4 + [20] * 3 + [100], [0.4] * 4 + [0.1] * 2)
     steps = [{**s, "start_s": s["step"] + 0.1} for s in run.events["step"]]
     run = Run(run.path, run.manifest, run.summary, {"step": steps}, run.links)
-    assert page_words.stretches([run]) == [
+    assert stretches([run]) == [
         ["0.0 s", "100 Mbit/s", "none", "4", "0.8 s", "0.1 s", "0.4"],
         ["4.0 s", "20 Mbit/s", "none", "2", "0.8 s", "0.1 s", "0.1"],
     ]
-    assert page_words.stretches([with_rates(run, [100] * 8, [0.4] * 8)]) == []
+    assert stretches([with_rates(run, [100] * 8, [0.4] * 8)]) == []
+
+
+def test_rates_are_those_of_the_changes_not_of_samples(groups: list[list[Run]]) -> None:
+    """A sample in which the rate changed has a mean that the link was never asked for."""
+    means, densities = [100.0, 60.0, 20.0, 36.0, 100.0], [0.4, 0.4, 0.1, 0.2, 0.2]
+    run = with_rates(groups[0][0], means, densities)
+    samples = [row for row in run.links if row["kind"] == "sample"]
+    changes = [rate_change(1.5, 20.0), rate_change(1.5, 5.0, "server up"), rate_change(3.8, 100.0)]
+    run = Run(run.path, run.manifest, run.summary, run.events, [*samples, *changes])
+    sentence = page_words.density_sentence(run, ("server", "down"))
+    assert "fell to 20 Mbit/s at 1.5 s" in sentence and "rose to 100 Mbit/s at 3.8 s" in sentence
+    (known,) = section_data([run], ())["runs"]
+    assert known["asked"][1] == [100.0, 20.0, 100.0, 100.0]
+    rates = [(0.0, 100e6), (1.5, 20e6), (3.8, 100e6)]
+    assert rate_changes(run, "server", "down") == rates
+    slow = changed(run, dilation=2.0)
+    assert rate_changes(slow, "server", "down") == [(at / 2, 2 * rate) for at, rate in rates]
+
+
+def test_the_rate_before_a_change_in_the_first_sample_is_known(groups: list[list[Run]]) -> None:
+    run = with_rates(groups[0][0], [60.0, 20.0], [0.4, 0.4])
+    samples = [row for row in run.links if row["kind"] == "sample"]
+    early = Run(run.path, run.manifest, run.summary, run.events, [*samples, rate_change(0.5, 20.0)])
+    assert rate_changes(early, "server", "down") == [(0.0, pytest.approx(100e6)), (0.5, 20e6)]
+    assert rate_changes(early, "server", "up") == []
 
 
 def test_settings_of_every_algorithm_are_in_a_table(groups: list[list[Run]]) -> None:
@@ -435,10 +471,25 @@ LIMITS = {
     "mape_1s": 0.02,
     "busy_floor_s": 2.0,
     "excess_share": 0.02,
+    "unwatched_share": 0.01,
+    "direct_share": 0.001,
+    "outage_bundles": 4,
+    "outage_recharged_s": 50.0,
+    "resume_ms": 20.0,
     "lateness_p99_ms": 10.0,
     "lateness_max_ms": 50.0,
     "degraded_factor": 3.0,
 }
+
+
+def lost(count: int) -> dict[str, Any]:
+    """What a line lost of 1000 packets, of which 1 % was to be lost."""
+    share = count / 1000
+    return {"packets": 1000, "lost": count, "asked": 0.01, "low": share - 0.005, "high": share + 0.005, "why": None}  # fmt: skip
+
+
+def outages(**parts: Any) -> dict[str, Any]:
+    return {"outages": {"count": 2, "bytes": 0, "resume_ms": 1.0, "seconds": 3.0, **parts}}
 
 
 def link(**parts: Any) -> dict[str, Any]:
@@ -447,8 +498,12 @@ def link(**parts: Any) -> dict[str, Any]:
         "direction": "down",
         "busy": {"share": 0.5, "ratio": 1.001, "ratio_slack": 0.0, "mape_1s": 0.001},
         "changes": {"applied": 2, "missing": 0, "faults": [], "lateness_ms": {"p99": 1.0, "p99_at_least": 0.9, "max": 2.0}},
-        "queue": {"excess_share": 0.0},
-        "watch": {"failure": None, "mismatches": []},
+        "from_s": 0.0,
+        "to_s": 40.0,
+        "queue": {"excess_share": 0.0, "direct_packets": 0, "class_packets": 1000, "gso_max_segs": 1},
+        "outages": {"count": 0, "bytes": None, "resume_ms": None, "seconds": 0.0},
+        "line": {"packets": 1000, "refused": 0, "loss": lost(10)},
+        "watch": {"failure": None, "mismatches": [], "unwatched_s": 0.0},
     }  # fmt: skip
     for name, part in parts.items():
         own[name] = {**own[name], **part}
@@ -472,6 +527,24 @@ def link(**parts: Any) -> dict[str, Any]:
         ({"watch": {"failure": "gone"}}, "invalid", "gone"),
         ({"queue": {"excess_share": 0.04}}, "degraded", "4.00% of its bits"),
         ({"queue": {"drops": 47}}, "valid", "was full and dropped 47 packets."),
+        ({"queue": {"excess_share": 0.015}}, "valid", "ms late. 1.50% of its bits came faster"),
+        ({"queue": {"excess_share": 1e-6}}, "valid", "Under 0.01% of its bits came faster"),
+        ({"queue": {"excess_share": 0.0}}, "valid", "It never delivered more than it was asked"),
+        ({"watch": {"unwatched_s": 0.4}}, "valid", "asked for."),
+        ({"watch": {"unwatched_s": 0.8}}, "degraded", "Nobody looked at server down for 0.80 s"),
+        ({"watch": {"unwatched_s": 20.0}}, "invalid", "for 20.00 s (50.0%) of the time; at most"),
+        ({"queue": {"direct_packets": 1}}, "valid", "asked for."),
+        ({"queue": {"direct_packets": 100}}, "invalid", "100 of 1100 packets (9.09%) passed"),
+        (outages(bytes=8 * 1514), "valid", "asked for."),
+        (outages(bytes=9 * 1514), "degraded", "13626 B left server down in its 2 outages"),
+        (outages(bytes=25 * 1514), "invalid", "at most 12112 B may"),
+        (outages(bytes=9 * 1514, seconds=50.0), "valid", "asked for."),
+        (outages(resume_ms=30.0), "degraded", "was back 30.0 ms late after an outage"),
+        (outages(resume_ms=90.0), "invalid", "was back 90.0 ms late after an outage"),
+        ({"line": {"refused": 1}}, "invalid", "had no room for 1 packets"),
+        ({"line": {"loss": lost(17)}}, "degraded", "lost 17 of 1000 packets"),
+        ({"line": {"loss": lost(30)}}, "invalid", "1.0000% was asked for"),
+        ({"line": {"loss": {"packets": 0, "lost": 0, "why": "no packets came"}}}, "valid", ""),
         (
             {"changes": {"lateness_ms": {"p99": 12.0, "p99_at_least": 11.0, "max": 12.0}}},
             "degraded",
@@ -489,6 +562,17 @@ def test_lamp_of_a_link(
     (lamp,) = known.lamps
     assert (lamp.end, lamp.state) == ("server down", state)
     assert words in " ".join(lamp.sentences)
+
+
+def test_a_lamp_of_an_older_certificate(groups: list[list[Run]], tmp_path: Path) -> None:
+    """Those do not say how many packets passed the class, nor how long outages were."""
+    own = link(queue={"direct_packets": 3}, **outages(bytes=0))
+    del own["queue"]["class_packets"], own["outages"]["seconds"]
+    certificate = {"links": [{**own, "line": None}], "thresholds": LIMITS, "seconds": 40.0}
+    (tmp_path / "certificate.json").write_text(json.dumps(certificate))
+    run = groups[0][0]
+    known = page_words.trust(Run(tmp_path, run.manifest, run.summary, run.events, run.links))
+    assert known.lamps[0].state == "valid"
 
 
 def test_what_is_known_of_messages_is_said(groups: list[list[Run]], tmp_path: Path) -> None:
@@ -592,6 +676,30 @@ def test_files_of_several_groups_have_folders_of_their_own(
     page = Page(written[-1].read_text())
     files = [target for target in page.targets if not target.startswith("#")]
     assert files and all((tmp_path / "report" / name).is_file() for name in files)
+
+
+def test_the_command_of_a_job_has_its_processes_and_variables(tmp_path: Path) -> None:
+    run = load(make_job(tmp_path, Job(steps=4)))
+    given = "testbed exec scenario.yaml --fabric netns --name fp32"
+    command = " -- python train.py --hook fp32"
+    assert page_words.repeat_command([run]) == given + command
+    row = {**run.manifest["algorithm"], "nproc": 4, "variables": ["A", "B C"]}
+    more = " --nproc 4 --env A --env 'B C'"
+    assert page_words.repeat_command([changed(run, algorithm=row)]) == given + more + command
+
+
+def test_times_of_unlike_numbers_of_steps_are_compared_and_named(groups: list[list[Run]]) -> None:
+    runs = [*groups[0]]
+    said = "Runs made different numbers of steps; their times are compared all the same."
+    assert said not in " ".join(Page(render([runs])).words)
+    longer = {**runs[1].summary, "steps": 99}
+    runs[1] = Run(runs[1].path, runs[1].manifest, longer, runs[1].events, runs[1].links)
+    words = " ".join(Page(render([runs])).words)
+    assert " times as fast as none" in words and said in words
+    lost = {**runs[0].summary, "verdict": "invalid"}
+    runs[0] = Run(runs[0].path, runs[0].manifest, lost, runs[0].events, runs[0].links)
+    sentence = page_words.algorithm_sentences(runs, page_words.outcome(runs))[1]
+    assert "not compared with none: no seed has a run of both that counts" in sentence
 
 
 def test_the_command_repeats_the_comparison(groups: list[list[Run]]) -> None:

@@ -1,5 +1,6 @@
 """The session's own parts: the control network, causes of failure, seeds."""
 
+import errno
 import signal
 import socket
 import subprocess
@@ -16,12 +17,15 @@ import pytest
 from testbed.errors import ExperimentError, InputError, Interrupted, NodeLost
 from testbed.runner import node_events, real_links
 from testbed.runner.control_channel import ControlServer, JsonLines
-from testbed.runner.experiment import parse_seeds
+from testbed.runner.experiment import parse_seeds, prepare
 from testbed.runner.judge import faults
 from testbed.runner.node_events import HostWatch, Reading
+from testbed.runner.progress import Progress
 from testbed.runner.session import LostWorkerBudget, Session
 from testbed.runner.signals import Failures, interruptible, shielded
-from testbed.runner.trial import TrialOutcome
+from testbed.runner.trial import LinkTrial, TrialOutcome, TrialPlan
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -121,13 +125,21 @@ def test_who_tells_of_a_loss_was_not_lost_before_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "seeds"), [(None, []), ("3", [3]), ("1-3", [1, 2, 3]), ("1,4-5", [1, 4, 5])]
+    ("text", "seeds"),
+    [
+        (None, []),
+        ("3", [3]),
+        ("1-3", [1, 2, 3]),
+        ("1,4-5", [1, 4, 5]),
+        (f"{'0' * 20}7-08", [7, 8]),
+        ("000", [0]),
+    ],
 )
 def test_seeds(text: str | None, seeds: list[int]) -> None:
     assert parse_seeds(text) == seeds
 
 
-@pytest.mark.parametrize("text", ["", "a", "1-", "-1", "3-1", "1,1", "1..3"])
+@pytest.mark.parametrize("text", ["", "a", "1-", "-1", "3-1", "1,1", "0,00", "1..3", "9" * 40])
 def test_seeds_that_are_none(text: str) -> None:
     with pytest.raises(InputError, match="--seed"):
         parse_seeds(text)
@@ -195,6 +207,68 @@ def test_packets_that_the_host_drops_are_those_of_the_trial(
         trial.run()
     assert (trial.outcome.backlog_drops, trial.outcome.strangers) == (3, 2)
     assert (trial.outcome.error is not None) == fails
+
+
+def test_links_are_stopped_where_the_watch_of_the_host_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Their report is not lost with it, and the failure is told."""
+    monkeypatch.setattr(real_links, "backlog_drops", lambda: 0)
+
+    class Ended(real_links.RealTrial):
+        def _perform(self) -> None:
+            pass
+
+        def conclude(self) -> dict[str, Any]:
+            return {}
+
+    def full() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    trial: Any = object.__new__(Ended)
+    trial.outcome, trial.t0_ns = TrialOutcome(), 1
+    trial._watches = [SimpleNamespace(stop=full)]
+    trial.session = SimpleNamespace(control=SimpleNamespace(strangers=2))
+    trial.agent = SimpleNamespace(alive=lambda: True, stop=lambda: "report")
+    with pytest.raises(OSError, match="No space left"):
+        trial.run()
+    assert (trial.outcome.links, trial.outcome.strangers) == ("report", 2)
+    assert isinstance(trial.outcome.error, OSError)
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_what_ended_a_run_is_told_where_its_summary_failed_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], fails: bool
+) -> None:
+    """And its records are closed, and its logs are kept."""
+    done: list[str] = []
+
+    class Failing(LinkTrial):
+        def shape(self) -> None:
+            pass
+
+        def collect(self) -> None:
+            done.append("collected")
+
+        def _perform(self) -> None:
+            self.directory.link({"kind": "sample"})
+            if fails:
+                raise ExperimentError("a node failed")
+
+        def _stop(self) -> None:
+            done.append("stopped")
+
+        def conclude(self) -> dict[str, Any]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    experiment = prepare(ROOT / "scenarios" / "demo.yaml", ["none"])
+    plan = TrialPlan.create(experiment, experiment.algorithms[0], 1, tmp_path, Progress(quiet=True))
+    with pytest.raises(ExperimentError if fails else OSError):
+        Failing(plan).carry_out()
+    assert done == ["collected", "stopped", "collected"]
+    with pytest.raises(ValueError, match="closed"):
+        plan.directory.link({"kind": "sample"})
+    assert ("could not be summed up: [Errno 28]" in capsys.readouterr().err) == fails
 
 
 def test_each_look_at_the_host_tells_what_came_since_the_one_before() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,26 @@ def test_a_node_of_several_processes_has_the_profiles_of_each(job: Run, tmp_path
         assert profiler_trace(own, str(kineto(tmp_path / "k.json", rank))).node == node
     with pytest.raises(InputError, match="does not tell the node"):
         profiler_trace(own, str(kineto(tmp_path / "k.json", rank=4)))
+
+
+def test_the_ranks_of_a_job_count_its_servers_first(job: Run, tmp_path: Path) -> None:
+    """Every node but hosts has one, in the order of peers."""
+    first, second = job.manifest["nodes"]
+    nodes = {
+        first: {"role": "worker", "rank": 0, "peer": 1},
+        second: {"role": "worker", "rank": 1, "peer": 2},
+        "apart": {"role": "host", "rank": 0, "peer": 3},
+        "server": {"role": "server", "rank": 0, "peer": 0},
+    }
+    own = replace(job, manifest={**job.manifest, "nodes": nodes})
+    for rank, node in enumerate(("server", first, second)):
+        assert profiler_trace(own, str(kineto(tmp_path / "k.json", rank))).node == node
+    for rank in (3, -1, None):
+        with pytest.raises(InputError, match="does not tell the node"):
+            profiler_trace(own, str(kineto(tmp_path / "k.json", rank)))
+    del nodes[second], nodes["apart"]
+    with pytest.raises(InputError, match="does not tell the node"):
+        profiler_trace(own, str(kineto(tmp_path / "k.json", None)))
 
 
 def test_what_cannot_be_merged_is_refused(job: Run, run: Run, tmp_path: Path) -> None:
