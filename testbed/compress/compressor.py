@@ -72,10 +72,10 @@ class EncodedBucket:
     count: int
     """Elements sent."""
     selection: Selection | None
-    before: float = 0.0
-    """Σ|p|: of all that there was to send."""
+    held: float = 0.0
+    """Σ|p − sent|: what the message lacks, values taken as they are read; 0 where nobody weighs."""
     sent: float = 0.0
-    """Σ|values| as they are read; 0 where nobody weighs."""
+    """Σ|values| as they are read, likewise."""
     parts: tuple[ParameterShare, ...] = ()
     """Each parameter's share of the message; empty where nobody itemises."""
 
@@ -115,7 +115,7 @@ class Bucket:
     ) -> EncodedBucket:
         """The message; ``given`` is what ``accumulating`` returned last.
 
-        ``weigh``, ``itemise``: find ``EncodedBucket.sent`` and ``EncodedBucket.parts`` too.
+        ``weigh``, ``itemise``: find ``EncodedBucket.held`` and ``sent``, or ``parts``, too.
         ``chosen``: what ``selecting`` has chosen already.
         """
         if chosen is None:
@@ -128,10 +128,12 @@ class Bucket:
         read = sent.values  # where they travel as they are, they need not come back
         if encoded.values is not staged.values or read is staged.values:
             read = self._staging.to_device(encoded.values, given.flat.device)
-        self._memory.update(given, replace(sent, values=read))
+        sent = replace(sent, values=read)
+        held = _lacking(given, sent) if weigh else 0.0
+        self._memory.update(given, sent)
         parts = self._shares(staged, len(encoded.payload)) if itemise else ()
         return EncodedBucket(
-            encoded.payload, sent.size, sent.count, sent.selection, given.sum_abs, mass, parts
+            encoded.payload, sent.size, sent.count, sent.selection, held, mass, parts
         )
 
     def _returned(self, chosen: Sparse, flat: Tensor) -> Sparse:
@@ -185,6 +187,13 @@ class Bucket:
             self._selector.load(state["selector"])
         if values == self._names[1]:
             self._values.load(as_arrays(state["values"]))
+
+
+def _lacking(given: AccumulatedGradient, sent: Sparse) -> float:
+    """Σ|p − sent|."""
+    chosen = given.flat if sent.indices is None else given.flat[sent.indices]
+    fewer = chosen.abs().sum() - (chosen - sent.values).abs().sum()
+    return max(0.0, given.sum_abs - float(fewer))
 
 
 class Checkpoint:
@@ -375,9 +384,9 @@ class Compressor:
         buffer = self._joined.setdefault(name, PayloadBuffer())
         payload = join([part.payload for part in packed], buffer)
         size, count = sum(part.size for part in packed), sum(part.count for part in packed)
-        before, sent = sum(part.before for part in packed), sum(part.sent for part in packed)
+        held, sent = sum(part.held for part in packed), sum(part.sent for part in packed)
         shares = tuple(share for part in packed for share in part.parts)
-        return EncodedBucket(payload, size, count, together(packed), before, sent, shares)
+        return EncodedBucket(payload, size, count, together(packed), held, sent, shares)
 
 
 def _densities(density: float | Sequence[float], count: int) -> list[float]:

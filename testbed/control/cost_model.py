@@ -90,7 +90,10 @@ OVERHEAD_BYTES, VALUE_BYTES = 40.0, 4.0
 
 
 def payload(elements: float, density: float) -> float:
-    """Bytes of ``density`` in (0, 1] of ``elements`` float32 values, at least one of them."""
+    """Bytes of ``density`` in (0, 1] of ``elements`` float32 values, at least one of them if there
+    are any."""
+    if not elements:
+        return OVERHEAD_BYTES
     count = max(1.0, density * elements)
     index_bits = min(count * (2 + log2(elements / count)), elements)
     sparse = VALUE_BYTES * count + index_bits / 8

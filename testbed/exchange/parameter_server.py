@@ -235,6 +235,11 @@ class ElasticPsServer(PsServerExchange):
         self._away: set[int] = set()
         self._returning: list[int] = []
         self._ended: int | None = None
+        self._listening = list(peers.workers)
+        """Those who have not left, or have asked for the parameters: they may wait."""
+        self._collector = MessageCollector(
+            peers.names, self._listening, self._receive, divert=self._divert
+        )
 
     def send_state_to_rejoined(self, step: int, *, last: bool) -> None:
         """Send the state, which is that of ``step``, to whoever has asked for it. ``last``: they
@@ -265,10 +270,12 @@ class ElasticPsServer(PsServerExchange):
         if message.kind is Kind.LEAVE and due:
             del awaited.count[sender]
             self._away.add(sender)
+            self._listening.remove(sender)
             return True
         if message.kind is not Kind.REJOIN or sender not in self._away:
             return False
         self._returning.append(sender)
+        self._listening.append(sender)
         awaited.waiting[sender] = None
         if self._ended is not None:
             self.send_state_to_rejoined(self._ended, last=True)

@@ -41,8 +41,8 @@ class AsyncWorker(PsWorkerExchange):
     def __init__(self, node: Node, peers: Membership) -> None:
         super().__init__(node, peers)
         self._version = 0
-        bound = read("exchange_options", AsyncOptions, peers.options).bound
-        self._patience += bound or 0  # one that is held waits for so many steps of another
+        if read("exchange_options", AsyncOptions, peers.options).bound is not None:
+            self._patience += 1  # one that is held waits for a step of the slowest
 
     def submit(self, step: int, bucket: int, payload: Buffer) -> Ticket:
         """Send the gradient, computed on the parameters that came last."""

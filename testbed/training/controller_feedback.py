@@ -46,11 +46,11 @@ class EncodedSummary:
 
 @dataclass(frozen=True, slots=True)
 class SentMass:
-    """Elements and magnitudes in a step's messages: ``before`` is Σ|p|, ``mass`` is Σ|sent|, and
-    ``layers`` is ``Observation.layers``."""
+    """Elements and magnitudes in a step's messages: ``held`` is Σ|p − sent|, ``mass`` is Σ|sent|,
+    and ``layers`` is ``Observation.layers``."""
 
     count: int
-    before: float
+    held: float
     mass: float
     layers: dict[str, list[float]]
 
@@ -113,7 +113,7 @@ class ControllerAdapter:
         """Return the mass of ``packed``, a message for every shard of this step's gradient."""
         return SentMass(
             count=sum(message.count for message in packed),
-            before=sum(message.before for message in packed),
+            held=sum(message.held for message in packed),
             mass=sum(message.sent for message in packed),
             layers=self._norms() if "layers" in self._watched else {},
         )
@@ -143,7 +143,7 @@ class ControllerAdapter:
             step_s=step_s / dilation,
             bytes_received=timing.bytes_down,
             learning_rate=learning_rate(self._job.train.optimizer, epoch),
-            held=max(0.0, sent.before - sent.mass) if weighed else None,
+            held=sent.held if weighed else None,
             sent=sent.mass if weighed else None,
             share_up_bits=self._share(self._job.way_up),
             share_down_bits=self._share(self._job.way_down),

@@ -108,7 +108,7 @@ class LivenessMonitor:
         last_s = self._since[peer]
         if (stream := peers.get(peer)) is not None:
             last_s = max(last_s, stream.last_progress_s(now_s), stream.wait_notice[1])
-        return now_s - last_s
+        return max(0.0, now_s - last_s)  # a notice may have come since ``now_s`` was read
 
     def _limit_s(
         self, peer: int, peers: Mapping[int, FramedSocket], timeout_s: float, now_s: float
@@ -355,7 +355,7 @@ class SocketEndpoint(ABC, Generic[StreamT]):
     ) -> None:
         """Now and then while nothing comes. Raises NodeLost; tells those who wait for this node."""
         now_s = time.monotonic()
-        self._liveness.look(awaited, begun_s, now_s)
+        self._liveness.look([p for p in awaited if not self._unread(p)], begun_s, now_s)
         if lost := self._liveness.lost(self._peers, timeout, now_s):
             raise self._silence(lost, timeout)
         if not self._liveness.waits_long(timeout, now_s):
@@ -366,6 +366,11 @@ class SocketEndpoint(ABC, Generic[StreamT]):
                 self._peers[peer].try_send_wait_notice(
                     Message(Kind.WAIT_NOTICE, silent_ms, 0, self.number, b"")
                 )
+
+    def _unread(self, peer: int) -> bool:
+        """Return whether a message of ``peer`` waits to be received."""
+        stream = self._peers.get(peer)
+        return stream is not None and stream.delivered > stream.taken
 
     def _still_coming(self, timeout: float) -> bool:
         """Return whether bytes of a message have come in the last ``timeout`` seconds."""

@@ -80,12 +80,12 @@ class LoopOwner:
 
     def _take(self, done: Callable[[], object], left_s: float) -> bool:
         """Become the one who turns it; False after waiting for another one's turn to end, or if it
-        is ``done`` already.
+        is ``done`` already, or has ended.
 
         A turn that ended before this one held the lock may have done it, and told nobody.
         """
         with self._free:
-            if done():
+            if self._ended or done():
                 return False
             if not self._busy:
                 self._busy = True
@@ -180,6 +180,8 @@ class EpollEndpoint(SocketEndpoint[NonBlockingConnection]):
         inbox = self._inbox
         if inbox or self._owner.run_until(inbox.__len__, time.monotonic() + timeout):
             return inbox.popleft()
+        if self._closing:
+            raise NodeLost(self._name(self.number), None, "its endpoint was closed")
         return None
 
     def _put(self, item: Message | NodeLost) -> None:

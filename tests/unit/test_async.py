@@ -141,6 +141,17 @@ def test_a_silent_worker_is_gone_on_without() -> None:
     assert len(played.of("server", "gradient")) == 10
 
 
+@pytest.mark.parametrize("bound", [0, 3, 2**31 - 1])
+def test_a_silent_server_is_not_waited_for_by_the_bound(bound: int) -> None:
+    """One that is held waits for one step of the slowest, whatever the bound."""
+    stage = Apart(f"asgd-s{bound}", [0.3, 0.3], stop=Stop(steps=5))
+    stage.clock.at(0.1, stage.clock.kill, "server")
+    with pytest.raises(NodeLost, match=r"'server'.*nothing was received for"):
+        stage.play()
+    patience_s = 2.25 * (stage.roles["worker-0"]._job.peer_timeout_s + 0.3)  # type: ignore[attr-defined]
+    assert stage.clock.now < 1.0 + patience_s
+
+
 def test_the_last_one_must_not_be_lost() -> None:
     stage = Apart("asgd", [0.3], stop=Stop(steps=5))
     stage.network.clock.at(1.0, stage.clock.kill, "worker-0")

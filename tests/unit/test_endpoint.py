@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -22,6 +23,7 @@ from testbed.node import Kind, Message
 from testbed.scenario.link_state import SEGMENT_HEADER_BYTES
 from testbed.scenario.validate import MOST_SILENCE_S
 from testbed.transport.connection import SocketCounters, _tune
+from testbed.transport.epoll_endpoint import EpollEndpoint
 from testbed.transport.frame import HEADER_BYTES, FrameHeader
 from testbed.transport.threaded_endpoint import ThreadedEndpoint
 
@@ -239,6 +241,16 @@ def test_a_goodbye_is_no_loss(trio: Trio) -> None:
     assert server.receive(5.0).kind is Kind.BYE
     with pytest.raises(NodeLost, match="nothing was received"):
         server.receive(0.05)
+
+
+def test_who_receives_hears_that_the_endpoint_is_closed_beside_it() -> None:
+    with star(EpollEndpoint, 1) as ((_, worker), _port), ThreadPoolExecutor(1) as beside:
+        receiving = beside.submit(worker.receive, 2.0, [0])
+        while not worker._owner._busy:  # type: ignore[union-attr]
+            time.sleep(0.01)
+        worker.close()
+        with pytest.raises(NodeLost, match=r"'worker-0'.*its endpoint was closed"):
+            receiving.result()
 
 
 def test_who_goes_on_after_a_goodbye_is_lost_when_it_ends(trio: Trio) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from layered_rig import EXPONENTS, LAYERS, LEFT_S, curve, driven, observation
 
 from testbed.control.adalag import Lags
-from testbed.control.base import LayerController
+from testbed.control.algc import Algc
+from testbed.control.base import LEVELS, LayerController
 from testbed.control.cost_model import DensitySizes
 from testbed.control.layerwise import Layered, error_at
 from testbed.control.lgreco import Lgreco
@@ -123,6 +125,21 @@ def test_decisions_of_lgreco() -> None:
         before = after
     assert set(changes) <= {20, 120, 220}
     assert 20 in changes
+
+
+@pytest.mark.parametrize("cls", [Algc, Lags, Lgreco])
+def test_a_layer_without_elements_hardly_matters_to_others(cls: Any) -> None:
+    plain, other = cls(seed=0), cls(seed=0)
+    for step in range(40):
+        asked = dict(zip(LAYERS, plain.densities([*LAYERS]), strict=True))
+        seen = observation(asked, step=step)
+        plain.observe(seen)
+        empty = dict.fromkeys(seen.buckets["first"], 0.0) | {"bucket": 9.0, "left_s": 0.01}
+        empty |= {"delay_s": 0.002, "start_s": 0.9, "bytes_up": 40.0, "bytes_down": 40.0}
+        curves = {**seen.curves, "empty": [0.0] * (1 + len(LEVELS))}
+        other.observe(replace(seen, buckets={**seen.buckets, "empty": empty}, curves=curves))
+    assert other.densities([*LAYERS]) == pytest.approx(plain.densities([*LAYERS]), rel=0.01)
+    assert 0 < other.densities(["empty"])[0] <= 1
 
 
 @pytest.mark.parametrize("cls", [Lags, Lgreco])

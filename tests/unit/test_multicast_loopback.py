@@ -6,7 +6,7 @@ import queue
 import random
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -50,12 +50,14 @@ def four() -> Iterator[Quartet]:
         list(side_by_side.map(Multicaster.close, made.nodes))
 
 
-def node(quartet: Quartet, number: int) -> Multicaster:
+def node(
+    quartet: Quartet, number: int, groups: Sequence[frozenset[int]] = (EVERYBODY, PAIR)
+) -> Multicaster:
     made = Multicaster(
         number, quartet.run, names=NAMES, clock=lambda ns: ns / 1e9, silence_s=1.0,
         addresses=ADDRESSES, port=quartet.port, deliver=quartet.inboxes[number].put,
     )  # fmt: skip
-    made.form_groups([EVERYBODY, PAIR])
+    made.form_groups(groups)
     return made
 
 
@@ -81,6 +83,17 @@ def test_only_members_get_it(four: Quartet) -> None:
     assert {bytes(four.receive(1).body) for _ in range(2)} == {b"for two", b"for all"}
     assert bytes(four.receive(3).body) == b"for all"
     assert four.inboxes[3].empty()
+
+
+def test_what_is_for_nobody_is_not_counted() -> None:
+    """A worker that is alone sends its gradients to a group of itself."""
+    _, port = own_place()
+    alone = node(Quartet(random.getrandbits(64), port, inboxes=[queue.SimpleQueue()]), 0, [frozenset({0})])  # fmt: skip
+    try:
+        assert alone.send(0, Message(Kind.GRADIENT, 1, 0, 0, b"for nobody")) == 0
+        assert alone.counters().frame_bytes_sent == alone.counters().data.bytes == 0
+    finally:
+        alone.close()
 
 
 def test_everybody_at_once_and_in_order(four: Quartet) -> None:

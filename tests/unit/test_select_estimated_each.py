@@ -72,6 +72,18 @@ def test_mstopk_sends_the_count_and_nearly_the_largest(density: float) -> None:
         assert sent.values.abs().min() >= 0.99 * least  # with 30 passes
 
 
+@pytest.mark.parametrize("passes", [1, 5, 30])
+def test_mstopk_sends_all_from_the_mean_on_where_they_are_too_few(passes: int) -> None:
+    for vector in (laplace(), normal()):
+        given = compensated(vector)
+        large = vector.abs() >= given.sum_abs / vector.numel()
+        assert int(large.sum()) < 0.5 * vector.numel()
+        sent = MsTopK(passes=passes).select(given, 0.5, Random(4))
+        assert sent.count == round(0.5 * vector.numel())
+        assert sent.indices is not None
+        assert int(large[sent.indices].sum()) == int(large.sum())
+
+
 def test_mstopk_takes_a_random_run_of_ties() -> None:
     vector = torch.ones(10_000)
     runs = set()

@@ -88,6 +88,17 @@ def test_messages_arrive_no_later_than_without() -> None:
     assert held == pytest.approx(free, rel=0.01)
 
 
+def test_nobody_turns_a_loop_that_has_ended() -> None:
+    """Nor does a thread that was about to when it ended."""
+    turned = []
+    turns = LoopOwner(turned.append)
+    turns.end()
+    before = len(turned)
+    assert not turns._take(lambda: False, 0.1)
+    assert not turns.run_until(lambda: False, time.monotonic() + 0.1)
+    assert len(turned) == before
+
+
 def test_two_that_wait_for_the_loop_let_it_rest() -> None:
     turned = 0
 

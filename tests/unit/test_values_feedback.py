@@ -13,6 +13,7 @@ from value_cases import CASES, MIXED, SHAPED, Case, vectors
 from testbed.compress.base import Recipe, RecipeChoice
 from testbed.compress.compressor import Compressor
 from testbed.compress.payload import HEADER_BYTES, decode
+from testbed.compress.values.floats import Fp32
 from testbed.errors import InputError
 
 torch.set_num_threads(1)
@@ -21,9 +22,12 @@ PARTLY = [case for case in [*CASES, *SHAPED] if case.name != "lowrank"]
 STEPS = 6
 
 
-def compressor(case: Case, selector: str = "dense") -> Compressor:
+def compressor(case: Case, selector: str = "dense", *, scale: bool = False) -> Compressor:
+    options = {"scale": True} if scale and selector == "randk" else {}
     made = Recipe(
-        RecipeChoice(selector), RecipeChoice(case.name, case.options), RecipeChoice("feedback")
+        RecipeChoice(selector, options),
+        RecipeChoice(case.name, case.options),
+        RecipeChoice("feedback"),
     )
     return Compressor(made, {"all": MIXED})
 
@@ -56,6 +60,23 @@ def test_what_was_sent_and_what_is_left_are_all(case: Case, selector: str) -> No
     left = np.concatenate([state[part.name].flatten().double().numpy() for part in MIXED])
     assert np.abs(left).max() > 0
     assert (np.abs(sent + left - given) <= 1e-6 * STEPS * (1 + most + np.abs(left))).all()
+
+
+@pytest.mark.parametrize("selector", ["dense", "topk", "randk"])
+@pytest.mark.parametrize("case", [*CASES, *SHAPED, Case("fp32", Fp32)], ids=str)
+def test_what_is_held_back_is_all_that_is_remembered(case: Case, selector: str) -> None:
+    """Rounding, too. Scaled elements at random are sent n/k times as large."""
+    if case.name == "lowrank" and selector != "dense":
+        pytest.skip("it writes whole gradients only")
+    held, rng = compressor(case, selector, scale=True), Random(0)
+    held.weigh = True
+    for step in range(STEPS):
+        packed = held.compress("all", gradient(step), 1.0 if selector == "dense" else 0.1, rng)
+        state = held.state()["memory"]
+        left = sum(float(state[part.name].double().abs().sum()) for part in MIXED)
+        assert packed.held == pytest.approx(left, rel=1e-4, abs=1e-3)
+        read = decode(bytes(packed.payload), MIXED.size).values
+        assert packed.sent == pytest.approx(float(read.double().abs().sum()), rel=1e-5)
 
 
 @every

@@ -33,8 +33,7 @@ class MsTopK(ThresholdEstimator[MsTopKOptions]):
 
     def narrow(self, pool: Pool, count: int, rng: Random) -> None:
         """Fewer than ``count`` are left only where the others are zero."""
-        low, high = _bracket(pool, count)
-        upper = float("inf")
+        low, high, upper = _bracket(pool, count)
         for _ in range(self.options.passes - 1):
             middle = _between(low, high)
             if not low < middle < high:  # neighbours: ties that no threshold can part
@@ -53,12 +52,13 @@ class MsTopK(ThresholdEstimator[MsTopKOptions]):
         _fill(pool, upper, count, rng)
 
 
-def _bracket(pool: Pool, count: int) -> tuple[float, float]:
-    """From the mean up; from zero to the mean where too few reach that."""
+def _bracket(pool: Pool, count: int) -> tuple[float, float, float]:
+    """From the mean up; from zero to the mean where too few reach that, which is then the first
+    upper threshold."""
     mean = pool.given.sum_abs / pool.size
     if pool.count_above(mean) >= count:
-        return mean, pool.given.max_abs
-    return 0.0, mean
+        return mean, pool.given.max_abs, float("inf")
+    return 0.0, mean, mean
 
 
 def _between(low: float, high: float) -> float:

@@ -109,21 +109,23 @@ class Multicaster:
         """Hand ``message`` to all others in a group; returns its frame bytes once the kernel has
         all of it.
 
-        Raises NodeLost when one of them does not answer any more.
+        Where there are none, nothing is sent. Raises NodeLost when one of them does not answer any
+        more.
         """
         members = self._members[group]
         self._check(members)
+        if not members:
+            return 0
         header, body = framed(message, self.run, time.monotonic_ns())
-        if members:
-            with self._lock:
-                number = self._numbers.get(group, 0)
-                self._numbers[group] = number + 1
-                outgoing = Outgoing(group, number, members, header + body)
-                self._coming.append(outgoing)
-            self._bell.send(b"!")
-            while not outgoing.handed_over.wait(_LOOK_S):
-                self._check(members)  # the thread that sends may have ended meanwhile
-            self._check(members)
+        with self._lock:
+            number = self._numbers.get(group, 0)
+            self._numbers[group] = number + 1
+            outgoing = Outgoing(group, number, members, header + body)
+            self._coming.append(outgoing)
+        self._bell.send(b"!")
+        while not outgoing.handed_over.wait(_LOOK_S):
+            self._check(members)  # the thread that sends may have ended meanwhile
+        self._check(members)
         self._counters.frame_bytes_sent += len(header) + len(body)
         return len(header) + len(body)
 
