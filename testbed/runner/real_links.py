@@ -356,6 +356,7 @@ def training_trials(
     experiment: Experiment,
     fabric: str,
     directory: Path,
+    shared: PinnedFolder,
     *,
     quiet: bool,
     keep_failed: bool,
@@ -364,9 +365,9 @@ def training_trials(
 ) -> Iterator[Callable[[TrialPlan], TrainingTrial]]:
     """One session for all trials of ``experiment``, which are made by what this yields.
 
-    ``observed``: what observes the session once it is there.
+    ``shared``: what was made at ``directory``. ``observed``: what observes the session once it is
+    there.
     """
-    shared = PinnedFolder(directory.resolve())
     with ExitStack() as stack:
         session = stack.enter_context(
             Session(

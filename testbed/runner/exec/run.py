@@ -95,9 +95,8 @@ def execute(
     experiment = Experiment.untrained(loaded, scenario)
     plan = TrialPlan.create(experiment, resolve("none"), 0, out, progress, spec.to_json())
     directory, names = plan.directory, [node.name for node in working(specs)]
-    output = Output(
-        directory.path / "log", max(map(len, names)), shown=shown, several=spec.started > 1
-    )
+    logs = directory.folder().folder("log")
+    output = Output(logs, max(map(len, names)), shown=shown, several=spec.started > 1)
     # Marks of other hosts come to this process first.
     whose = _whose(owner) if fabric != SWARM else Account(os.geteuid(), os.getegid())
     marks = MarkListener(names, whose, spec.processes)
@@ -129,7 +128,7 @@ def execute(
     finally:
         marks.close()
         output.close()
-        drop_if_empty(directory.path)
+        drop_if_empty(directory.folder())
 
 
 def _files(owner: Tenant, out: Path) -> bytes:
@@ -160,7 +159,7 @@ def _exec_environment(
         whose, folder = Tenant(os.getuid(), os.getgid()), Path().stat()
         if account() is not None:
             whose = Tenant(folder.st_uid, folder.st_gid)
-    output = make_output(run, whose)
+    output = make_output(run, directory.folder(), whose)
     pins = pins_below(here, run.absolute())
     pins |= {run.absolute(): directory.identity(), output: directory.identity(output.name)}
     if owner is None:
