@@ -431,9 +431,8 @@ def readable(paths: Iterable[Path]) -> Iterator[None]:
         where = ascii(error.filename or ", ".join(map(str, paths)))[1:-1][:_LONGEST]
         raise InputError(str(error.strerror), where=where) from error
     except Exception as error:
-        said = ascii(str(error))[1:-1][:_LONGEST]
         raise InputError(
-            f"the records cannot be used: {type(error).__name__}: {said} ({_location(error)})",
+            f"the records cannot be used: {in_short(error)}",
             where=", ".join(map(str, paths)),
             hint=(
                 "Give directories as 'testbed run' or 'testbed exec' wrote them, with nothing "
@@ -452,6 +451,12 @@ def equal_parts(start_s: float, stop_s: float, width_s: float, most: int) -> NDA
             f"at most {most * width_s:g} s"
         )
     return np.arange(start_s, stop_s, width_s)
+
+
+def in_short(error: BaseException) -> str:
+    """What an error says, and the last line of our own code that it went through."""
+    said = ascii(str(error))[1:-1][:_LONGEST]
+    return f"{type(error).__name__}: {said} ({_location(error)})"
 
 
 def _location(error: BaseException) -> str:

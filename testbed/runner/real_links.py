@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 Observed = Callable[[Session], "AbstractContextManager[RunObserver]"]
 
+_SOON_S = 10.0
+"""By how much a node's clock may be ahead, of another host's in a swarm, say."""
 QUIET_AFTER_S = 0.2
 """From the nodes' end to the last look at the links: acknowledgements are still under way."""
 
@@ -178,7 +180,11 @@ class RealTrial(LinkTrial):
         """Take in a node's message. A host that was restarted joins in again."""
         kind = message["type"]
         if kind == "burst":
-            self.crossing.take(message["record"])
+            record, now_s = message["record"], time.monotonic() - (self.t0_ns or 0) / 1e9
+            early = record.get("stop_s", 0.0) > now_s + _SOON_S
+            if early or not self.crossing.concerns(node, record):
+                raise NodeLost(node, None, "it spoke of traffic that is not its own, or not yet")
+            self.crossing.take(record)
         elif kind == "up" and self._under_way:
             self._hand_job(node)
         elif kind == "ready" and self._under_way:

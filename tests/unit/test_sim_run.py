@@ -17,7 +17,10 @@ from testbed.fabric.base import RunContext, fabrics
 from testbed.records.run_directory import read_events, read_json, read_jsonl
 from testbed.runner.comparison import Comparison, recorded
 from testbed.runner.experiment import prepare
+from testbed.runner.judge import write_verdict
+from testbed.runner.progress import Progress
 from testbed.runner.run import MOST_REASONS, ParallelTask, reasons_against, run, side_by_side
+from testbed.runner.trial import TrialOutcome, TrialPlan
 
 
 @pytest.fixture(scope="module")
@@ -209,6 +212,17 @@ def test_a_link_is_not_followed_to_where_runs_that_begin_are_listed(tmp_path: Pa
     with pytest.raises(OSError, match="symbolic links"):
         list(side_by_side([task], tmp_path, 1))
     assert (tmp_path / "precious").read_text() == "as it was\n"
+
+
+def test_records_that_no_verdict_can_be_made_of_end_in_a_sentence(tmp_path: Path) -> None:
+    """What a node has said of its messages has the types of such records, and no meaning."""
+    (tmp_path / "virtual.yaml").write_text(SCENARIO)
+    experiment = prepare(tmp_path / "virtual.yaml", ["none"], [1])
+    plan = TrialPlan.create(experiment, experiment.algorithms[0], 1, tmp_path, Progress(quiet=True))
+    plan.directory.event("server", 0, {"kind": "round", "step": 1, "messages": [{"sender": 2.5}]})
+    plan.directory.event("server", 0, {"kind": "evaluation"})
+    with pytest.raises(ExperimentError, match=r"no verdict can be found .*KeyError: .*\.py:\d+"):
+        write_verdict(plan, TrialOutcome())
 
 
 def test_a_failure_side_by_side_is_told(tmp_path: Path) -> None:
