@@ -454,7 +454,7 @@ def equal_parts(start_s: float, stop_s: float, width_s: float, most: int) -> NDA
 
 
 def in_short(error: BaseException) -> str:
-    """What an error says, and the last line of our own code that it went through."""
+    """An error in a few words, with the last line of our own code that it went through."""
     said = ascii(str(error))[1:-1][:_LONGEST]
     return f"{type(error).__name__}: {said} ({_location(error)})"
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 Observed = Callable[[Session], "AbstractContextManager[RunObserver]"]
 
 _SOON_S = 10.0
-"""By how much a node's clock may be ahead, of another host's in a swarm, say."""
+"""The most that the clock of a node may be ahead, such as that of another host in a swarm."""
 QUIET_AFTER_S = 0.2
 """From the nodes' end to the last look at the links: acknowledgements are still under way."""
 
