@@ -92,7 +92,10 @@ def guard() -> None:
     For the command's own processes, and before anything else is done.
     """
     known = os.environ.get("PATH", os.defpath)
-    kept = os.pathsep.join(filter(is_trusted, known.split(os.pathsep))) or os.defpath
+    trusted = [folder for folder in known.split(os.pathsep) if is_trusted(folder)]
+    if os.geteuid() == 0:  # whoever made a link can have it lead elsewhere later
+        trusted = [os.path.realpath(folder) for folder in trusted]
+    kept = os.pathsep.join(dict.fromkeys(trusted)) or os.defpath
     if kept != known:
         os.environ[f"{ASIDE}PATH"] = known
     os.environ["PATH"] = kept
@@ -101,7 +104,8 @@ def guard() -> None:
 
 def is_trusted(folder: str) -> bool:
     """Return whether programs of a folder are run: one that ``PATH`` names in full and, for root,
-    that is root's, or of whose Python this is, and that not everybody may write to."""
+    that is root's, or of whose Python this is, with all folders above, and that not everybody may
+    write to. A link is judged by where it leads."""
     path = Path(folder)
     if not path.is_absolute() or os.geteuid() != 0:
         return path.is_absolute()
@@ -109,10 +113,14 @@ def is_trusted(folder: str) -> bool:
         if not is_root_outside():
             return True
     try:
-        about, own = path.stat(), Path(sys.executable).parent.stat()
-    except OSError:
+        real, own = path.resolve(strict=True), Path(sys.executable).parent.stat()
+        states = [each.stat() for each in (real, *real.parents, *path.parents)]
+    except (OSError, RuntimeError):
         return False
-    return about.st_uid in (0, own.st_uid) and not about.st_mode & stat.S_IWOTH
+    # In a folder such as /tmp nobody else renames what is root's.
+    safe = [not each.st_mode & stat.S_IWOTH or each.st_mode & stat.S_ISVTX for each in states[1:]]
+    owned = all(each.st_uid in (0, own.st_uid) for each in states)
+    return owned and all(safe) and not states[0].st_mode & stat.S_IWOTH
 
 
 def users_environment() -> dict[str, str]:

@@ -107,14 +107,50 @@ class PinnedFolder:
     def __init__(self, path: Path, above: int | None = None) -> None:
         """``above``: the descriptor of the folder that ``path`` is in."""
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._name = path
         self.descriptor = os.open(path, flags, dir_fd=above)
         weakref.finalize(self, os.close, self.descriptor)
+
+    @property
+    def path(self) -> Path:
+        """A path to it as long as this process holds it, for other processes of this user, too:
+        whatever has its name by then. Where there is no Linux, its name."""
+        linux = hasattr(os, "O_PATH")
+        return Path(f"/proc/{os.getpid()}/fd/{self.descriptor}") if linux else self._name
+
+    def new(self, name: str) -> PinnedFolder:
+        """Make a folder in it. Raises FileExistsError where there is something, and PermissionError
+        where whoever owns this one has put another in its place before it was opened.
+
+        Of root's no group may write to it, which a list of access rights above could say.
+        """
+        os.mkdir(name, 0o755 if os.geteuid() == 0 else 0o777, dir_fd=self.descriptor)
+        made = self._opened(name)
+        if made.names() or not made.is_own():
+            raise PermissionError(errno.EPERM, "it was replaced by another folder", name)
+        return made
+
+    def is_own(self) -> bool:
+        """Return whether it belongs to whom files that this process makes in it belong to."""
+        name = f".own.{os.getpid()}-{threading.get_ident()}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        file = os.open(name, flags, 0o600, dir_fd=self.descriptor)
+        try:
+            return os.fstat(file).st_uid == os.fstat(self.descriptor).st_uid
+        finally:
+            os.close(file)
+            os.unlink(name, dir_fd=self.descriptor)
 
     def folder(self, name: str) -> PinnedFolder:
         """A folder in it, made where it is not there."""
         with suppress(FileExistsError):
             os.mkdir(name, 0o755, dir_fd=self.descriptor)
-        return PinnedFolder(Path(name), self.descriptor)
+        return self._opened(name)
+
+    def _opened(self, name: str) -> PinnedFolder:
+        opened = PinnedFolder(Path(name), self.descriptor)
+        opened._name = self._name / name
+        return opened
 
     def names(self) -> list[str]:
         """The names of everything in it."""
@@ -294,7 +330,13 @@ class Output:
     processes. ``most_bytes``: of a node's lines that are kept."""
 
     def __init__(
-        self, folder: Path, width: int, *, shown: bool, several: bool, most_bytes: int = MOST_BYTES
+        self,
+        folder: PinnedFolder,
+        width: int,
+        *,
+        shown: bool,
+        several: bool,
+        most_bytes: int = MOST_BYTES,
     ) -> None:
         self._width, self._shown, self._several = width, shown, several
         self._most_bytes = most_bytes
@@ -307,8 +349,7 @@ class Output:
         """The last line with a letter or a digit in it, by node and local rank."""
         self.failure: str | None = None
         """Why some of it was not kept."""
-        folder.mkdir(parents=True, exist_ok=True)
-        self._folder = PinnedFolder(folder)
+        self._folder = folder
 
     def line(self, node: str, local_rank: int, line: bytes) -> None:
         """A line with its end, from any thread."""

@@ -38,7 +38,8 @@ Say = Callable[[str], None]
 
 def measurement(out: Path, name: str) -> Path:
     """A new directory for what ``testbed bench`` measures under this name."""
-    return fresh(out / "measurements", f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}_{name}")
+    path, _ = fresh(out / "measurements", f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}_{name}")
+    return path
 
 
 def write_json(path: Path, content: Any) -> None:

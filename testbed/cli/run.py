@@ -17,6 +17,7 @@ from testbed.cli import options
 from testbed.cli.options import rerun
 from testbed.errors import InputError, printable
 from testbed.topology import VIRTUAL
+from testbed.user_files import PinnedFolder
 
 if TYPE_CHECKING:
     from analysis.comparison import Compared
@@ -106,13 +107,14 @@ def draw(comparison: Comparison, *, figures: bool = True, **how: Any) -> list[di
     returns the table's rows, one per run. ``how``: baseline and margin of the page."""
     from analysis.tables import comparison_rows, to_csv
 
+    comparison.check_runs()
     directories = [Path(entry["dir"]) for entry in comparison.runs]
     if figures:
         from analysis.report import write_report
 
-        write_report(directories, comparison.directory, **how)
+        write_report(directories, comparison.folder.path, **how)
     table = comparison_rows(directories)
-    (comparison.directory / "table.csv").write_text(to_csv(table), encoding="utf-8")
+    comparison.folder.write("table.csv", to_csv(table).encode())
     return table
 
 
@@ -277,7 +279,7 @@ def _present_compared(comparison: Comparison, as_json: bool, *, figures: bool, *
         directory=comparison.directory, entries=comparison.runs, summaries=summaries, **how
     )
     draw(comparison, figures=figures, baseline=result.baseline, margin=result.margin)
-    text = _written(result, comparison.directory)
+    text = _written(result, comparison.folder)
     if as_json:
         sys.stdout.write(text)
         return
@@ -292,13 +294,13 @@ def _present_compared(comparison: Comparison, as_json: bool, *, figures: bool, *
         name_page(comparison)
 
 
-def _written(result: Compared, directory: Path) -> str:
+def _written(result: Compared, folder: PinnedFolder) -> str:
     from analysis.comparison import COMPARED
     from analysis.tables import algorithm_rows as rows
     from analysis.tables import to_csv
-    from testbed.records.run_directory import to_json, write_atomically
+    from testbed.records.run_directory import to_json
 
     text = to_json(result.to_json(), indent=2) + "\n"
-    write_atomically(directory / COMPARED, text)
-    write_atomically(directory / "algorithms.csv", to_csv(rows(result)))
+    folder.write(COMPARED, text.encode())
+    folder.write("algorithms.csv", to_csv(rows(result)).encode())
     return text

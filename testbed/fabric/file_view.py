@@ -22,13 +22,22 @@ from pathlib import Path
 from typing import NamedTuple
 
 from testbed.errors import MachineError
-from testbed.process import BIND, PACKAGE, is_mapped, is_root_outside, make_private, mount, unshare
+from testbed.process import (
+    BIND,
+    PACKAGE,
+    is_mapped,
+    is_root_outside,
+    is_trusted,
+    make_private,
+    mount,
+    unshare,
+)
 from testbed.topology import Limits
 from testbed.user_files import home
 
 NODE_USER = 61_007
-"""The user id of nodes. systemd keeps it for services without a name in ``/etc/passwd`` (its
-``DynamicUser=``), so that no file of the host belongs to it, and no other process."""
+"""The user id of nodes: systems give it to no user and no service by themselves, so that usually no
+file of the host belongs to it. Nodes of all of root's runs share it, in namespaces of their own."""
 
 _OPEN_TREE, _MOVE_MOUNT, _SET_ATTRIBUTES = 428, 429, 442
 """Numbers of system calls, the same on every machine (Linux 5.12)."""
@@ -111,33 +120,77 @@ def account_for(shown: Iterable[Shown]) -> Account | None:
 
 
 def programs(variables: Mapping[str, str]) -> list[Shown]:
-    """The interpreter, the package, and what the search paths lead to outside of ``/usr``."""
+    """The interpreter, the package, and what the search paths lead to outside of ``/usr``.
+
+    Root's nodes are shown no folder of a search path that somebody else could change: they have it
+    as its permissions say.
+    """
+    mine = account() is None
+    libraries, places = (
+        [entry for entry in variables.get(name, "").split(os.pathsep) if entry]
+        for name in ("PYTHONPATH", "PATH")
+    )
     folders = [Path(sys.base_prefix), Path(sys.prefix), PACKAGE]
-    folders += [Path(entry) for entry in sys.path if entry]
-    folders += [Path(entry) for entry in variables.get("PYTHONPATH", "").split(os.pathsep) if entry]
-    for entry in filter(None, variables.get("PATH", "").split(os.pathsep)):
-        folders += _installation(Path(entry))
-    whole = {Path("/"), home(), PACKAGE.parent}
-    wanted = {folder.absolute() for folder in folders if _reachable(folder)} - whole
+    folders += [Path(entry) for entry in sys.path if entry and entry not in libraries]
+    folders += [Path(entry) for entry in libraries if mine or is_trusted(entry)]
+    for entry in places:
+        if mine or is_trusted(entry):
+            folders += _installation(Path(entry))
+    own = home()
+    whole = {Path("/"), own and own.resolve(), PACKAGE.parent}
+    wanted = {folder.absolute() for folder in folders if _reachable(folder)}
+    real = {path: path.resolve() for path in sorted(wanted)}
     return [
-        Shown(str(path)) for path in sorted(wanted) if not path.resolve().is_relative_to("/usr")
+        Shown(str(path))
+        for path, to in real.items()
+        if not {path, to} & whole and not to.is_relative_to("/usr")
     ]
 
 
 def named(command: Iterable[str], directory: Path) -> list[Shown]:
     """The folders of files in ``/tmp`` and ``/var/tmp`` that a command's arguments name: there
-    nodes have files of their own."""
-    folders, mine = set(), account() is None
+    nodes have files of their own. What root's nodes are shown they may read: there no link leads to
+    it, and it is what was looked at."""
+    found: dict[str, Shown] = {}
     for text in command:
         path = (directory / text.rpartition("=")[2]).absolute()
         temporary = next((folder for folder in _TEMPORARY if path.is_relative_to(folder)), None)
-        if temporary is not None and path != temporary and len(text) < _LONGEST and path.exists():
+        if temporary is None or path == temporary or len(text) >= _LONGEST:
+            continue
+        if account() is not None:
+            shown = _without_links(temporary, path)
+        elif not path.exists():
+            shown = None
+        else:
             whole = path.is_dir() or path.parent == temporary
-            folder = path if whole else path.parent
-            # What root's nodes are shown they may read: no link of others leads out of there.
-            if mine or folder.resolve().is_relative_to(temporary.resolve()):
-                folders.add(folder)
-    return [pinned(path) for path in sorted(folders)]
+            shown = pinned(path if whole else path.parent)
+        if shown is not None:
+            found[shown.path] = shown
+    return [found[path] for path in sorted(found)]
+
+
+def _without_links(temporary: Path, path: Path) -> Shown | None:
+    """A folder below ``temporary``, or that of a file; None where there is none, and where a link
+    leads there."""
+    names = path.relative_to(temporary).parts
+    if ".." in names:
+        return None
+    states, at = [], os.open(temporary.resolve(), os.O_PATH | os.O_CLOEXEC)
+    try:
+        for name in names:
+            below = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+            os.close(at)
+            at = below
+            states.append(os.fstat(at))
+            if stat.S_ISLNK(states[-1].st_mode):
+                return None
+    except (OSError, ValueError):  # nothing is there, or it is no name
+        return None
+    finally:
+        os.close(at)
+    if len(states) > 1 and not stat.S_ISDIR(states[-1].st_mode):
+        path, states = path.parent, states[:-1]
+    return Shown(str(path), pin=(states[-1].st_dev, states[-1].st_ino))
 
 
 def _reachable(path: Path) -> bool:
@@ -148,12 +201,20 @@ def _reachable(path: Path) -> bool:
         return False
 
 
+_OF_PROGRAMS = ("bin", "lib", "lib64", "libexec", "include")
+"""Folders beside ``bin`` that programs need: others, such as ``~/.local/share``, may have keys."""
+_ENVIRONMENT = ("pyvenv.cfg", "conda-meta")
+"""The sign of a folder that has nothing but an installation in it, whole."""
+
+
 def _installation(folder: Path) -> Iterator[Path]:
     """Yield the folders that programs in a folder need, that of their Python among them."""
     yield folder
-    if folder.name != "bin" or folder.parent in (Path("/"), Path("/usr"), home()):
+    above = folder.parent
+    if folder.name != "bin" or above in (Path("/"), Path("/usr"), home()):
         return
-    yield folder.parent
+    whole = any(_reachable(above / name) for name in _ENVIRONMENT)
+    yield from (above,) if whole else (above / name for name in _OF_PROGRAMS)
     if _reachable(python := folder / "python") and python.resolve().parent.name == "bin":
         yield python.resolve().parent.parent
 

@@ -292,8 +292,6 @@ class NetnsFabric(JournaledFabric):
             taken = [IPv4Network(entry["network"]) for entry in noted if entry["kind"] == "subnet"]
             plan, subnets = plan_topology(self.context.id, specs, [*taken, *routed()])
             journal = self.journal = Journal.open(self.context.id)
-            if self.context.exec_environment is not None:
-                journal.add("folder", path=str(self.context.exec_environment.rendezvous_dir))
             for subnet in subnets:
                 journal.add("subnet", network=str(subnet))
             own = [plan.switch_netns, plan.control_netns]

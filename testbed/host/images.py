@@ -100,7 +100,7 @@ def _debootstrap(wanted: ImageRecipe, tag: str) -> None:
     if os.geteuid() != 0:
         raise MachineError(
             "no image registry answers, and making a base image needs root",
-            fix=f"Run `sudo {sys.executable} -m testbed setup images` once",
+            fix=f"Run `sudo {sys.executable} -P -m testbed setup images` once",
         )
     packages.install(packages.BASE_IMAGE)
     with tempfile.TemporaryDirectory(prefix="narrows-base-") as root:

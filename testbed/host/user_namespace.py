@@ -2,7 +2,8 @@
 
 A user without CAP_NET_ADMIN and CAP_SYS_ADMIN moves this process into a new user, network and mount
 namespace before anything else is done. Inside it is root over what it makes; outside it stays the
-user it was, and so do the files that it writes. Nothing of it outlives its last process.
+user it was, and so do the files that it writes. No namespace of it outlives its last process;
+journals are the user's, as those of other runs are.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from testbed.process import (
     make_private,
     module_command,
     mount,
+    set_default,
     unshare,
 )
 
@@ -94,6 +96,8 @@ def become_able(fabric: str, *, keep: bool = False) -> bool:
 def enter_own_world() -> None:
     """Become root in new user, network and mount namespaces. Raises MachineError."""
     user, group = os.geteuid(), os.getegid()
+    with suppress(MachineError):  # without a folder for them journals are as short-lived as /run
+        set_default("NARROWS_STATE", str(folder()))
     try:
         unshare(_NEW_USER | _NEW_NET | NEW_MOUNTS)
         (_OWN / "setgroups").write_text("deny")
@@ -173,11 +177,11 @@ def elsewhere(work: Callable[[], int]) -> int | None:
     Returns what ``work`` found; None, and nothing was done, where the host forbids that. Raises the
     MachineError of ``work``.
     """
-    kept, (reading, writing) = str(folder()), os.pipe()
+    folder()  # what it finds out is for the next time, too
+    reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reading)
-        os.environ["NARROWS_STATE"] = kept  # what it finds out is for the next time, too
         _answer(writing, work)
     os.close(writing)
     with os.fdopen(reading) as answers:

@@ -18,7 +18,7 @@ import os
 import re
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from traceback import extract_tb
@@ -29,7 +29,7 @@ import orjson
 from numpy.typing import NDArray
 
 from testbed.errors import InputError, NarrowsError
-from testbed.process import PACKAGE
+from testbed.process import PACKAGE, is_root_outside
 from testbed.records.stored import Files, Stored, stored
 from testbed.user_files import PinnedFolder, data_of
 
@@ -48,9 +48,10 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 class RunDirectory:
     """A run directory that is being written. Methods may be called from several threads."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, folder: PinnedFolder | None = None) -> None:
+        """``folder``: what was made at ``path``; what has that path now if not given."""
         self.path = path
-        self._folder = PinnedFolder(path)
+        self._folder = folder or PinnedFolder(path)
         self._descriptor = self._folder.descriptor
         self._lock = threading.Lock()
         self._files: dict[str, int] = {}
@@ -62,10 +63,10 @@ class RunDirectory:
     ) -> Self:
         """Make a new directory under ``out/runs``. Raises InputError when ``out`` is unusable."""
         stem = f"{_utc()}_{scenario_name}_{algorithm}_s{seed}_{content_hash[:8]}"
-        path = _by_no_link(fresh(out / "runs", stem))
-        (path / EVENTS).mkdir()
-        (path / "log").mkdir()
-        return cls(path)
+        path, folder = fresh(out / "runs", stem)
+        for name in (EVENTS, "log"):
+            folder.new(name)
+        return cls(_by_no_link(path), folder)
 
     def identity(self, name: str = ".") -> tuple[int, int]:
         """Device and inode number of the directory, or of ``name`` in it. Raises OSError."""
@@ -155,8 +156,10 @@ class RunDirectory:
                 os.close(file)
 
 
-def comparison_directory(out: Path, scenario_name: str, content_hash: str) -> Path:
-    """Make ``out/comparisons/<utc>_<scenario>_<hash8>/`` and return it."""
+def comparison_directory(
+    out: Path, scenario_name: str, content_hash: str
+) -> tuple[Path, PinnedFolder]:
+    """Make ``out/comparisons/<utc>_<scenario>_<hash8>/``; returns its path, and what was made."""
     return fresh(out / "comparisons", f"{_utc()}_{scenario_name}_{content_hash[:8]}")
 
 
@@ -342,18 +345,19 @@ def _write_all(handle: int, data: bytes) -> None:
         raise
 
 
-def fresh(parent: Path, stem: str) -> Path:
-    """A directory that did not exist before: two runs in one second get different ones."""
+def fresh(parent: Path, stem: str) -> tuple[Path, PinnedFolder]:
+    """A directory that did not exist before: two runs in one second get different ones. Returns
+    its path, and the directory itself, whatever has its path later."""
     name = _safe(stem)
     try:
-        parent.mkdir(parents=True, exist_ok=True)
+        parent.parent.mkdir(parents=True, exist_ok=True)
+        above = _followed(PinnedFolder(parent.parent.resolve()), parent)
         for suffix in ["", *(f"-{number}" for number in range(2, 1000))]:
             path = parent / f"{name}{suffix}"
             try:
-                path.mkdir()
+                return path, above.new(path.name)
             except FileExistsError:
                 continue
-            return path
     except OSError as error:
         raise InputError(
             f"cannot make a directory in {parent} ({error.strerror})",
@@ -361,6 +365,32 @@ def fresh(parent: Path, stem: str) -> Path:
             hint="Give a folder that you may write to",
         ) from error
     raise InputError(f"{parent} already has 999 directories called {name}", where="--out")
+
+
+def _followed(above: PinnedFolder, path: Path) -> PinnedFolder:
+    """The folder at ``path``, which is in ``above``, made where there is none. It may be a link;
+    for root, a link of root's. Raises OSError and InputError."""
+    with suppress(FileExistsError):
+        os.mkdir(path.name, dir_fd=above.descriptor)
+    try:
+        return PinnedFolder(Path(path.name), above.descriptor)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+            raise
+    if os.geteuid() != 0:
+        return PinnedFolder(path.resolve())
+    found = os.open(path.name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above.descriptor)
+    try:
+        user = os.fstat(found).st_uid
+        if user != 0 and is_root_outside():
+            raise InputError(
+                f"user {user} has made this link, and root writes where it leads to",
+                where=str(path),
+                hint="Put a folder in its place, or a link of root's (`chown -h root`)",
+            )
+        return PinnedFolder((path.parent / os.readlink("", dir_fd=found)).resolve())
+    finally:
+        os.close(found)
 
 
 def _by_no_link(path: Path) -> Path:
@@ -401,9 +431,8 @@ def readable(paths: Iterable[Path]) -> Iterator[None]:
         where = ascii(error.filename or ", ".join(map(str, paths)))[1:-1][:_LONGEST]
         raise InputError(str(error.strerror), where=where) from error
     except Exception as error:
-        said = ascii(str(error))[1:-1][:_LONGEST]
         raise InputError(
-            f"the records cannot be used: {type(error).__name__}: {said} ({_location(error)})",
+            f"the records cannot be used: {in_short(error)}",
             where=", ".join(map(str, paths)),
             hint=(
                 "Give directories as 'testbed run' or 'testbed exec' wrote them, with nothing "
@@ -422,6 +451,12 @@ def equal_parts(start_s: float, stop_s: float, width_s: float, most: int) -> NDA
             f"at most {most * width_s:g} s"
         )
     return np.arange(start_s, stop_s, width_s)
+
+
+def in_short(error: BaseException) -> str:
+    """An error in a few words, with the last line of our own code that it went through."""
+    said = ascii(str(error))[1:-1][:_LONGEST]
+    return f"{type(error).__name__}: {said} ({_location(error)})"
 
 
 def _location(error: BaseException) -> str:

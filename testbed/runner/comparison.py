@@ -20,12 +20,12 @@ from testbed.records.run_directory import (
     readable,
     run_of,
     to_json,
-    write_atomically,
 )
 from testbed.runner.experiment import Experiment, from_loaded, parse_seeds
 from testbed.runner.progress import Remaining
 from testbed.scenario.load import Loaded, load
 from testbed.topology import VIRTUAL
+from testbed.user_files import PinnedFolder
 
 Order = Sequence[tuple[Algorithm, int]]
 
@@ -34,7 +34,8 @@ class Comparison:
     """Runs in their order and where their common results go; written down at every change.
 
     ``earlier``: by its place in ``order``, the entry of a run that is finished already, and the
-    seconds that it took.
+    seconds that it took. ``folder``: what was made at ``directory``, to which all is written; what
+    has that path now if not given.
     """
 
     def __init__(
@@ -45,12 +46,16 @@ class Comparison:
         order: Order,
         earlier: dict[int, tuple[dict[str, Any], float | None]] | None = None,
         processes: int = 1,
+        folder: PinnedFolder | None = None,
     ) -> None:
+        self.folder = folder or PinnedFolder(directory.resolve())
         self.directory, self.order, self._loaded = directory, list(order), experiment.loaded
         self._fabric, self._experiment = fabric, experiment
         earlier = earlier or {}
         self._entries = {index: entry for index, (entry, _) in earlier.items()}
         self._over = set(earlier)
+        self._identities: dict[int, tuple[int, int]] = {}
+        """Device and inode number of each run's directory, as it was begun here."""
         in_process = fabric == VIRTUAL and processes == 1
         names = [row.name for row, _ in order]
         self.remaining = Remaining(names, processes, in_process=in_process)
@@ -79,6 +84,7 @@ class Comparison:
         about = {"dir": str(directory), "algorithm": algorithm.name, "seed": seed}
         index = self._index(algorithm.name, seed)
         self._entries[index] = {**blank, **about, "verdict": "invalid"}
+        self._identities[index] = _identity(directory)
         self.remaining.begun(time.monotonic())
         self._save()
 
@@ -89,10 +95,18 @@ class Comparison:
         """
         index = self._index(entry["algorithm"], entry["seed"])
         self._entries[index] = entry
+        self._identities.setdefault(index, _identity(Path(entry["dir"])))
         if finished(Path(entry["dir"])) is not None:
             self._over.add(index)
             self.remaining.over(index, took_s or self.remaining.elapsed_s(time.monotonic()))
         self._save()
+
+    def check_runs(self) -> None:
+        """Raise InputError where something else is in the place of a run's directory by now."""
+        for index, identity in self._identities.items():
+            directory = Path(self._entries[index]["dir"])
+            if not directory.is_dir() or _identity(directory) != identity:
+                raise InputError("this is another folder than the run's", where=str(directory))
 
     @property
     def failed(self) -> bool:
@@ -118,7 +132,12 @@ class Comparison:
             "took_s": self.remaining.took_s,
             "runs": self.runs,
         }
-        write_atomically(self.directory / COMPARISON, to_json(about, indent=2) + "\n")
+        self.folder.write(COMPARISON, (to_json(about, indent=2) + "\n").encode())
+
+
+def _identity(directory: Path) -> tuple[int, int]:
+    state = directory.stat()
+    return state.st_dev, state.st_ino
 
 
 def interleaved(algorithms: Sequence[Algorithm], seeds: Sequence[int]) -> Order:

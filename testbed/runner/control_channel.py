@@ -23,7 +23,11 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from dataclasses import MISSING, Field, fields, is_dataclass
+from functools import cache
+from typing import Any, get_type_hints
+
+import orjson
 
 from testbed.errors import NodeLost, WireError
 from testbed.links.network.namespaces import inside
@@ -45,32 +49,114 @@ _SAYS: dict[str, _Needs] = {
 }
 """Fields that a node's message has at least, keyed by its type."""
 _NUMBER = (int, type(None))
-_EVENTS: dict[str, _Needs] = {
-    "lost": {"lost": str, "step": _NUMBER, "reason": str},
-    "step": {"step": int},
-}
 _NODE_LOST: _Needs = {"node": str, "step": _NUMBER}
+_SEEN: _Needs = dict.fromkeys(
+    ("sender", "bytes", "sent_s", "first_s", "arrived_s", "last_s"), (int, float)
+)
+"""Fields of each message that a ``round`` or ``served`` event has seen."""
+_SENT: _Needs = {
+    **dict.fromkeys(("due_s", "start_s", "stop_s"), (int, float)),
+    **{"bytes": int, "tests": list, "error": (str, type(None))},
+}
+_BURSTS: dict[str, _Needs] = {
+    "sent": _SENT,
+    "stalled": _SENT,
+    "received": {"bytes": int, "packets": int, "lost": int, "jitter_s": (int, float)},
+    "stopped": {"code": (int, type(None))},
+}
+"""Fields of what is said of cross traffic, keyed by its kind."""
 
 
 def check_said(message: dict[str, Any]) -> None:
-    """Raise WireError for what no node of ours says."""
+    """Raise WireError for what no node of ours says, and what no record could hold."""
     kind = message["type"]
     if kind not in _SAYS:
         raise WireError(f"no node says {kind[:40]!r}")
     _check(message, _SAYS[kind], kind)
+    try:
+        orjson.dumps(message)
+    except TypeError as error:  # numbers of more than 64 bits, half a character, too deep
+        raise WireError(f"what no record can hold, in {kind!r}: {str(error)[:80]}") from None
     if kind == "event":
-        event = message["event"]
-        _check(event, {"kind": str}, kind)
-        _check(event, {"step": _NUMBER, **_EVENTS.get(event["kind"], {})}, event["kind"])
+        _check_event(message["event"])
+    elif kind == "burst":
+        record = message["record"]
+        _check(record, {"kind": str, "flow": str}, kind)
+        if record["kind"] not in _BURSTS:
+            raise WireError(f"no node says {record['kind'][:40]!r} of traffic")
+        _check(record, _BURSTS[record["kind"]], kind)
+        _check_times(record, kind)
     if message.get("error") == "NodeLost":
         _check(message, _NODE_LOST, kind)
+
+
+def _check_event(event: dict[str, Any]) -> None:
+    _check(event, {"kind": str}, "event")
+    kind = event["kind"]
+    _check(event, {"step": _NUMBER} if "step" in event else {}, kind)
+    if (model := _event_models().get(kind)) is not None:
+        if (wrong := _wrong_in(model, event)) is not None:
+            raise _unusable(wrong, kind)
+        _check_times(event, kind)
+        for seen in event.get("messages", ()) if kind in ("round", "served") else ():
+            _check(seen, _SEEN, kind)
+
+
+_ENDLESS_S = 1e12
+"""No time of a run, in seconds."""
+
+
+def _check_times(said: dict[str, Any], kind: str) -> None:
+    for name, value in said.items():
+        is_time = name.endswith("_s") or name == "density"
+        if is_time and isinstance(value, float) and not -_ENDLESS_S < value < _ENDLESS_S:
+            raise _unusable(name, kind)
+
+
+@cache
+def _event_models() -> dict[str, Any]:
+    """Return a pydantic model of each kind of event, made from its dataclass."""
+    from pydantic import create_model  # of which nodes, that import this file too, need nothing
+
+    from testbed.comm_trace import replay_role
+    from testbed.records import events
+
+    models: dict[str, Any] = {}
+    for known in (*vars(events).values(), replay_role.MessageRecord):
+        if isinstance(known, type) and issubclass(known, events.Event) and is_dataclass(known):
+            types = get_type_hints(known)
+            needs = {
+                own.name: (types[own.name], ... if _is_needed(own) else None)
+                for own in fields(known)
+            }
+            models[known.kind] = create_model(known.__name__, **needs)
+    return models
+
+
+def _is_needed(field: Field[Any]) -> bool:
+    return field.default is MISSING and field.default_factory is MISSING
+
+
+def _wrong_in(model: Any, event: dict[str, Any]) -> str | None:
+    """Return a field that is not of its type; None where all are."""
+    from pydantic import ValidationError
+
+    try:
+        model.model_validate(event, strict=True)
+    except ValidationError as error:
+        return str(error.errors()[0]["loc"][0])
+    return None
+
+
+def _unusable(name: str, kind: str) -> WireError:
+    return WireError(f"no {name[:40]!r} that can be used in {kind[:40]!r}, as a node says it")
 
 
 def _check(fields: dict[str, Any], needs: _Needs, kind: str) -> None:
     for name, types in needs.items():
         value = fields.get(name)
         if not isinstance(value, types) or isinstance(value, bool):
-            raise WireError(f"no {name!r} that can be used in {kind[:40]!r}, as a node says it")
+            raise _unusable(name, kind)
 
 
 class JsonLines:
@@ -208,6 +294,7 @@ class ControlServer:
         self._waiting_bytes = 0
         self._closing, self._ended = False, threading.Event()
         self._looked = 0.0
+        _event_models()  # it takes 50 ms, which nobody has later
         threading.Thread(target=self._accept, daemon=True).start()
 
     def send(self, node: str, kind: str, **fields: Any) -> None:

@@ -94,6 +94,10 @@ class CrossTraffic:
             "sinks": [ends.to_json() for ends in flows if ends.flow.sink == node],
         }
 
+    def concerns(self, node: str, record: Mapping[str, Any]) -> bool:
+        """Return whether a node is at an end of the flow that a record is about."""
+        return record["flow"] in self._flows and node in self.ends(record["flow"])
+
     def take(self, record: dict[str, Any]) -> None:
         """Record what a node reports of a flow."""
         self._write({"v": SCHEMA, **record})

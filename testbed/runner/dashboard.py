@@ -10,10 +10,12 @@ import io
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 from testbed.host.paths import shipped
+from testbed.user_files import PinnedFolder
 
 Document = dict[str, Any]
 
@@ -67,10 +69,19 @@ def dashboard(observed: ObservedRun) -> Document:
     return document
 
 
-def write(folder: Path, observed: ObservedRun, dashboards: Path | None = None) -> None:
-    """Write all files into ``folder``, which may be there. ``dashboards``: where Grafana finds
-    them, if not there. Raises OSError."""
-    nodes, provisioning = len(observed.nodes), folder / "grafana/provisioning"
+def prometheus_files(observed: ObservedRun) -> dict[str, str]:
+    """Return the texts of Prometheus's own files, keyed by name."""
+    nodes = len(observed.nodes)
+    return {
+        "prometheus.yml": _template("prometheus.yml", nodes, session=observed.session),
+        "rules.yml": _template("rules.yml", nodes),
+        "targets.json": to_json([{"targets": [*observed.nodes.values()], "labels": {}}]),
+    }
+
+
+def write(folder: PinnedFolder, path: Path, observed: ObservedRun) -> None:
+    """Write all files into ``folder``, which Grafana finds at ``path``. Raises OSError."""
+    nodes, provisioning = len(observed.nodes), "grafana/provisioning"
     source = {
         "name": "Narrows",
         "uid": SOURCE_UID,
@@ -85,23 +96,21 @@ def write(folder: Path, observed: ObservedRun, dashboards: Path | None = None) -
         "name": "Narrows",
         "type": "file",
         "updateIntervalSeconds": 10,
-        "options": {"path": str(dashboards or (folder / DASHBOARD).parent.absolute())},
+        "options": {"path": str((path / DASHBOARD).parent.absolute())},
     }
     texts = {
-        folder / "prometheus.yml": _template("prometheus.yml", nodes, session=observed.session),
-        folder / "rules.yml": _template("rules.yml", nodes),
-        folder / "targets.json": to_json([{"targets": [*observed.nodes.values()], "labels": {}}]),
-        provisioning / "datasources/narrows.yaml": to_yaml(
+        **prometheus_files(observed),
+        f"{provisioning}/datasources/narrows.yaml": to_yaml(
             {"apiVersion": 1, "datasources": [source]}
         ),
-        provisioning / "dashboards/narrows.yaml": to_yaml(
+        f"{provisioning}/dashboards/narrows.yaml": to_yaml(
             {"apiVersion": 1, "providers": [provider]}
         ),
-        folder / DASHBOARD: to_json(dashboard(observed)),
+        str(DASHBOARD): to_json(dashboard(observed)),
     }
-    for path, text in texts.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+    for name, text in texts.items():
+        *parents, last = Path(name).parts
+        reduce(PinnedFolder.folder, parents, folder).write(last, text.encode())
 
 
 def to_json(document: Any) -> str:

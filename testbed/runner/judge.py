@@ -13,6 +13,7 @@ from math import gcd
 from pathlib import Path
 from typing import Any
 
+from testbed.errors import ExperimentError, NarrowsError
 from testbed.exchange.base import exchanges
 from testbed.fidelity.completion import ExclusionRule, exclusion_rules, measure_groups
 from testbed.fidelity.evidence import Evidence, Trip, gather, unattributed_bytes
@@ -28,6 +29,7 @@ from testbed.records.run_directory import (
     LINKS,
     MANIFEST,
     SUMMARY,
+    in_short,
     read_events,
     read_json,
     read_jsonl,
@@ -203,9 +205,19 @@ def write_verdict(
 ) -> dict[str, Any]:
     """Find the verdict, write ``certificate.json`` and ``summary.json``, return the run's entry.
 
-    ``look``: how its messages are found in its records; those of training, if not said.
+    ``look``: how its messages are found in its records; those of training, if not said. Raises
+    ExperimentError where nodes have said what cannot be judged.
     """
-    summary = summed_up(plan.directory.path, _verdict(plan, outcome, look or training_activity))
+    try:
+        verdict = _verdict(plan, outcome, look or training_activity)
+        summary = summed_up(plan.directory.path, verdict)
+    except (NarrowsError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        raise ExperimentError(
+            f"no verdict can be found in what the nodes said ({in_short(error)}); the records are "
+            "kept"
+        ) from error
     plan.directory.write_json(SUMMARY, summary)
     return entry(summary)
 

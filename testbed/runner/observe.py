@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import http.client
 import os
-import shutil
 import socket
 import subprocess
 import tempfile
@@ -21,7 +20,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from socketserver import BaseRequestHandler, TCPServer
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from testbed.errors import InputError, MachineError
 from testbed.fabric import cleanup
@@ -38,6 +37,7 @@ from testbed.runner.dashboard import ObservedRun
 from testbed.runner.signals import shielded
 from testbed.scenario.link_state import FRAME_BYTES
 from testbed.topology import METRICS_PORT, VIRTUAL
+from testbed.user_files import PinnedFolder
 
 if TYPE_CHECKING:
     from testbed.runner.session import Session
@@ -135,8 +135,9 @@ class VerdictSoFar:
         return max(0.0, abs(busy.delivered_bits / busy.asked_bits - 1) - slack)
 
 
-FOLDER = "observe"
-"""Folder of all files for Prometheus and Grafana, in the comparison's directory."""
+FOLDER, LOG = "observe", "prometheus.log"
+"""Folder of all files for Prometheus and Grafana, in the comparison's directory; in it, what
+Prometheus says."""
 OBSERVED = (FABRIC, "docker", "swarm")
 """Fabrics whose nodes are reached from the session, at addresses of their own."""
 PORT = 9090
@@ -218,9 +219,10 @@ class RunObserver:
 
 @contextmanager
 def observed(
-    session: Session, directory: Path, link: str, say: Callable[[str], None]
+    session: Session, folder: PinnedFolder, path: Path, link: str, say: Callable[[str], None]
 ) -> Iterator[RunObserver]:
-    """Start Prometheus for a session whose nodes are up; ``directory``: the comparison's.
+    """Start Prometheus for a session whose nodes are up. ``folder``: the comparison's, where users
+    find its own folder at ``path``.
 
     Raises MachineError when it does not come up; nothing is left then.
     """
@@ -240,17 +242,22 @@ def observed(
             for name, place in session.places.items()
         }
 
+        own_folder = folder.folder(FOLDER)
+
+        def about(run: str) -> ObservedRun:
+            return ObservedRun(nodes, f"{own}:{METRICS_PORT}", address, run, link)
+
         def show(run: str) -> None:
-            about = ObservedRun(nodes, f"{own}:{METRICS_PORT}", address, run, link)
-            dashboard.write(directory / FOLDER, about)
+            dashboard.write(own_folder, path, about(run))
 
         show("")
         observer = RunObserver(show)
         stack.callback(observer.exporter.serve(own, METRICS_PORT, inside(netns)))
-        process = _start(journal, directory / FOLDER, netns, port)
+        log = stack.enter_context(own_folder.append(LOG))
+        process = _start(journal, about(""), log, netns, port)
         stack.callback(_end, process)
-        _await_ready(process, lambda: _connect(netns, LOOPBACK, port), directory / FOLDER)
-        say(f"Prometheus answers at {address} while this lasts; see {directory / FOLDER}")
+        _await_ready(process, lambda: _connect(netns, LOOPBACK, port), log)
+        say(f"Prometheus answers at {address} while this lasts; see {path}")
         yield observer
 
 
@@ -265,13 +272,16 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _start(journal: Journal, folder: Path, netns: str | None, port: int) -> subprocess.Popen[bytes]:
-    """Start Prometheus in a namespace, in a folder of its own that the journal names."""
+def _start(
+    journal: Journal, about: ObservedRun, log: IO[bytes], netns: str | None, port: int
+) -> subprocess.Popen[bytes]:
+    """Start Prometheus in a namespace, in a folder of its own that the journal names. Its settings
+    come from no folder that somebody else may have changed."""
     home = Path(tempfile.gettempdir()) / f"narrows-{journal.run}"
     journal.add("folder", path=str(home))
     home.mkdir(mode=0o711)
-    for name in ("prometheus.yml", "rules.yml", "targets.json"):
-        shutil.copyfile(folder / name, home / name)
+    for name, text in dashboard.prometheus_files(about).items():
+        (home / name).write_text(text, encoding="utf-8")
         (home / name).chmod(0o444)
     data = home / "data"
     data.mkdir(mode=0o700)
@@ -279,19 +289,16 @@ def _start(journal: Journal, folder: Path, netns: str | None, port: int) -> subp
         os.chown(data, USER, USER)
     program = os.open(prometheus.require(), os.O_RDONLY)
     try:
-        with (folder / "prometheus.log").open("wb") as log:
-            process = subprocess.Popen(
-                command(
-                    f"/proc/self/fd/{program}", home, netns, port, unprivileged=account() is None
-                ),
-                env={"PATH": os.environ.get("PATH", os.defpath), "GOMAXPROCS": "1"},
-                cwd="/",
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                pass_fds=(program,),
-                start_new_session=True,
-            )
+        process = subprocess.Popen(
+            command(f"/proc/self/fd/{program}", home, netns, port, unprivileged=account() is None),
+            env={"PATH": os.environ.get("PATH", os.defpath), "GOMAXPROCS": "1"},
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            pass_fds=(program,),
+            start_new_session=True,
+        )
     except FileNotFoundError as error:
         raise MachineError(
             f"{error.filename} is not on this machine", fix="Install util-linux"
@@ -343,15 +350,17 @@ def _connect(netns: str | None, host: str, port: int) -> socket.socket:
         return socket.create_connection((host, port), timeout=_END_S)
 
 
-def _await_ready(process: subprocess.Popen[bytes], connect: Connect, folder: Path) -> None:
-    """Wait until Prometheus answers queries. Raises MachineError where it ends, or never does."""
+def _await_ready(process: subprocess.Popen[bytes], connect: Connect, log: IO[bytes]) -> None:
+    """Wait until Prometheus, which writes to ``log``, answers queries. Raises MachineError where it
+    ends, or never does."""
     give_up = time.monotonic() + READY_S
     while process.poll() is None and time.monotonic() < give_up:
         with suppress(OSError, http.client.HTTPException):
             if get(connect, "/-/ready")[0] == http.client.OK:
                 return
         time.sleep(0.05)
-    words = (folder / "prometheus.log").read_text(errors="replace")[-_TAIL:].strip()
+    written = Path(f"/proc/self/fd/{log.fileno()}")  # the file itself, whatever has its name now
+    words = written.read_text(errors="replace")[-_TAIL:].strip()
     raise MachineError(
         f"Prometheus did not come up: {words or 'it wrote nothing'}",
         fix="Leave --observe out, or look at what it wrote",

@@ -96,8 +96,9 @@ _LEVELS, _PLAIN_LEVELS = "▁▂▃▄▅▆▇█", "_.-~=+*#"
 
 
 def sparkline(values: Iterable[float], levels: str = _LEVELS) -> str:
-    """Draw ``values`` (not negative) as a character each, from 0 to the largest of them."""
-    numbers = list(values)
+    """Draw ``values`` as a character each, from 0, which stands for what is less, too, to the
+    largest of them."""
+    numbers = [max(value, 0.0) for value in values]
     most = max(numbers, default=0.0) or 1.0
     top = len(levels) - 1
     return "".join(levels[round(top * value / most)] for value in numbers)

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 Observed = Callable[[Session], "AbstractContextManager[RunObserver]"]
 
+_SOON_S = 10.0
+"""The most that the clock of a node may be ahead, such as that of another host in a swarm."""
 QUIET_AFTER_S = 0.2
 """From the nodes' end to the last look at the links: acknowledgements are still under way."""
 
@@ -180,7 +182,11 @@ class RealTrial(LinkTrial):
         """Take in a node's message. A host that was restarted joins in again."""
         kind = message["type"]
         if kind == "burst":
-            self.crossing.take(message["record"])
+            record, now_s = message["record"], time.monotonic() - (self.t0_ns or 0) / 1e9
+            early = record.get("stop_s", 0.0) > now_s + _SOON_S
+            if early or not self.crossing.concerns(node, record):
+                raise NodeLost(node, None, "it spoke of traffic that is not its own, or not yet")
+            self.crossing.take(record)
         elif kind == "up" and self._under_way:
             self._hand_job(node)
         elif kind == "ready" and self._under_way:
@@ -358,6 +364,7 @@ def training_trials(
     experiment: Experiment,
     fabric: str,
     directory: Path,
+    shared: PinnedFolder,
     *,
     quiet: bool,
     keep_failed: bool,
@@ -366,9 +373,9 @@ def training_trials(
 ) -> Iterator[Callable[[TrialPlan], TrainingTrial]]:
     """One session for all trials of ``experiment``, which are made by what this yields.
 
-    ``observed``: what observes the session once it is there.
+    ``shared``: what was made at ``directory``. ``observed``: what observes the session once it is
+    there.
     """
-    shared = PinnedFolder(directory.resolve())
     with ExitStack() as stack:
         session = stack.enter_context(
             Session(

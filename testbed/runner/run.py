@@ -86,11 +86,11 @@ def run(
             trials = _trials(
                 experiment,
                 fabric,
-                comparison.directory,
+                comparison,
                 least,
                 quiet=quiet,
                 keep=keep_failed,
-                observed=observed and observed(comparison.directory, progress),
+                observed=observed and observed(comparison, progress),
             )
             with trials as make:
                 _in_turn(make, experiment, out, progress, comparison, over)
@@ -112,9 +112,9 @@ def _opened(
         with only_one(earlier.directory):
             yield earlier.again().resumed(experiment, parallel)
         return
-    directory = comparison_directory(out, loaded.scenario.name, loaded.hash)
-    with only_one(directory):
-        yield Comparison(directory, experiment, fabric, order, processes=parallel)
+    directory, folder = comparison_directory(out, loaded.scenario.name, loaded.hash)
+    with only_one(folder.path):
+        yield Comparison(directory, experiment, fabric, order, processes=parallel, folder=folder)
 
 
 def _check(experiment: Experiment, fabric: str, parallel: int) -> int:
@@ -172,8 +172,8 @@ def _in_turn(
         over(comparison.entry(index))
 
 
-def _observing(fabric: str) -> Callable[[Path, Progress], Observed]:
-    """Return what observes a session, from the comparison's directory and its progress.
+def _observing(fabric: str) -> Callable[[Comparison, Progress], Observed]:
+    """Return what observes a session, from its comparison and its progress.
 
     Raises InputError or MachineError where that cannot be.
     """
@@ -181,9 +181,10 @@ def _observing(fabric: str) -> Callable[[Path, Progress], Observed]:
 
     observe.require(fabric)
 
-    def observed(directory: Path, progress: Progress) -> Observed:
-        link = progress.watched_link
-        return partial(observe.observed, directory=directory, link=link, say=progress.say)
+    def observed(comparison: Comparison, progress: Progress) -> Observed:
+        path, folder = comparison.directory / observe.FOLDER, comparison.folder
+        link, say = progress.watched_link, progress.say
+        return partial(observe.observed, folder=folder, path=path, link=link, say=say)
 
     return observed
 
@@ -191,7 +192,7 @@ def _observing(fabric: str) -> Callable[[Path, Progress], Observed]:
 def _trials(
     experiment: Experiment,
     fabric: str,
-    directory: Path,
+    comparison: Comparison,
     least: int,
     *,
     quiet: bool,
@@ -205,7 +206,8 @@ def _trials(
     return training_trials(
         experiment,
         fabric,
-        directory,
+        comparison.directory,
+        comparison.folder,
         quiet=quiet,
         keep_failed=keep,
         least=least,
@@ -243,7 +245,7 @@ def _all_at_once(
     comparison: Comparison,
     over: Callable[[dict[str, Any]], object],
 ) -> None:
-    source, begun = experiment.loaded.source, comparison.directory / BEGUN
+    source, begun = experiment.loaded.source, comparison.folder.path / BEGUN
     tasks = [
         ParallelTask(source, row.name, seed, begun=begun) for _, row, seed in comparison.left()
     ]
@@ -360,7 +362,8 @@ def _trial(task: ParallelTask, out: Path) -> _Outcome:
     def begin() -> None:
         """One write, so that lines of several processes do not mix."""
         if task.begun is not None:
-            with task.begun.open("ab", buffering=0) as file:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+            with os.fdopen(os.open(task.begun, flags, 0o644), "ab", buffering=0) as file:
                 file.write(to_json(about).encode() + b"\n")
 
     entries: list[dict[str, Any]] = []
@@ -395,7 +398,7 @@ def replay_messages(
     with ExitStack() as stack:
         stack.enter_context(interruptible())
         stack.enter_context(plan.directory)
-        write(replay.trace, plan.directory.path / MESSAGES)
+        write(replay.trace, plan.directory.folder().path / MESSAGES)
         trial: LinkTrial
         if fabric == VIRTUAL:
             trial = SimCommReplay(plan, replay)

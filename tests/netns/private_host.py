@@ -18,17 +18,19 @@ from pathlib import Path
 from typing import Any
 
 from command_rig import command_line
+from unprivileged import as_user
 
 from testbed.process import environment
 
 _MAKE = """
 for path in $(awk '$2 ~ "^/run/" { print $2 }' /proc/mounts | tac); do umount --lazy $path; done
-mount -t tmpfs tmpfs /run && mkdir -m 1777 /run/lock && ip link set lo up && echo made && exec sleep infinity
+mount -t tmpfs tmpfs /run && mkdir -m 1777 /run/lock /run/tmp && ip link set lo up && echo made && exec sleep infinity
 """
 _LOOK = """
 ip -j link; ip -j address; ip -j rule; ip -j route show table all; ip -j neighbour
 tc -j qdisc; for device in $(ls /proc/sys/net/ipv4/conf); do tc -j class show dev $device 2>&1 | grep -v Cannot; done
-find /run/netns /run/narrows -type f ! -name planning.lock ! -name capacity.json 2>/dev/null
+find /run/netns /run/narrows .local/state/narrows -type f ! -name planning.lock ! -name capacity.json 2>/dev/null
+find /run/tmp -mindepth 1
 awk '$2 ~ "^/run/" { print $2 }' /proc/mounts | while read path; do [ ! -e $path ] || echo $path; done
 """
 """Mounts below the ``/run`` that was there before cannot be reached any more, but come and go with the machine's."""
@@ -50,16 +52,17 @@ class PrivateHost:
         enter = ["nsenter", f"--target={self._holder.pid}", "--net", "--mount"]
         return subprocess.Popen(
             [*enter, f"--wd={self.folder}", *command],
-            env=environment(**{_MARK: self.mark}),
+            env=environment(**{_MARK: self.mark, "TMPDIR": "/run/tmp"}),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             text=True,
             **{"stderr": subprocess.STDOUT, **options},
         )
 
-    def testbed(self, *arguments: str) -> subprocess.Popen[str]:
-        """Start a ``testbed`` command here."""
-        return self.start(sys.executable, "-m", "testbed", *arguments)
+    def testbed(self, *arguments: str, user: bool = False) -> subprocess.Popen[str]:
+        """Start a ``testbed`` command here; as a user without any right, in whose home."""
+        command = [sys.executable, "-m", "testbed", *arguments]
+        return self.start(*(as_user(self.folder, *command) if user else command))
 
     def network(self) -> Path:
         """Which network this host's is."""
@@ -71,7 +74,7 @@ class PrivateHost:
         return Path(f"/proc/{self._holder.pid}/root/run")
 
     def state(self) -> str:
-        """Links, addresses, routes, queueing, namespaces, mounts and journals, as text."""
+        """Links, addresses, routes, queueing, namespaces, mounts, journals and temporary files, as text."""
         looked = self.start("sh", "-c", _LOOK)
         return looked.communicate(timeout=30)[0]
 

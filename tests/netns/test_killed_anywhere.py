@@ -15,9 +15,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 
 import pytest
 from private_host import PrivateHost
+from unprivileged import USER
 
 SEED = int(os.environ.get("NARROWS_KILLS_SEED", "1"))
 SIDE_BY_SIDE = 3
@@ -25,6 +27,8 @@ REACHED_S, TRIES = 180.0, 3
 """Until a state is there; how often one is waited for that is over before it was seen."""
 WITHIN_S = 0.15
 """After a state was seen, at most; not in those that end by themselves soon."""
+JOB = ("sh", "-c", "exec sleep $((3600 + 1))")
+"""Its command line is another than what the testbed was started with."""
 AGENT, NODE = "testbed.links.agent.server", "testbed.fabric.fork_server"
 
 PLAIN = """
@@ -77,6 +81,8 @@ STATES: dict[str, Callable[[PrivateHost], bool]] = {
     "training": lambda host: written(host, "events/worker-*.jsonl"),
     "nodes ended": lambda host: written(host, "links.jsonl") and not host.processes(NODE),
     "judged": lambda host: written(host, "summary.json"),
+    "marks awaited": lambda host: any(host.run.glob("tmp/narrows-marks-*")),
+    "job started": lambda host: len(host.processes("sleep\0003601")) == 2,
 }
 """What is to be seen from outside, in the order in which it comes."""
 MOMENTS = (
@@ -92,9 +98,13 @@ MOMENTS = (
     ("run", "nodes connected"),
     ("run", "training"),
     ("run", "judged"),
+    ("exec", "marks awaited"),
+    ("exec", "job started"),
+    ("exec as user", "marks awaited"),
+    ("exec as user", "job started"),
 )
 BRIEF = ("nodes ended", "judged")
-NO_AGENT = ("started", "journal begun", *BRIEF)
+NO_AGENT = ("started", "journal begun", "marks awaited", *BRIEF)
 """States without an agent, or in which it may be gone at any moment."""
 KILLS = int(
     os.environ.get("NARROWS_KILLS") or (30 if os.environ.get("NARROWS_NIGHTLY") else len(MOMENTS))
@@ -112,6 +122,11 @@ class Kill:
     whom: str
     after_s: float
 
+    @property
+    def as_user(self) -> bool:
+        """Whether a user without any right starts it."""
+        return self.verb.endswith("as user")
+
 
 def kills() -> list[Kill]:
     """Of the first ones one in each state; every other one has all ``PARTS``."""
@@ -120,6 +135,7 @@ def kills() -> list[Kill]:
     for number in range(KILLS):
         verb, state = MOMENTS[number % len(MOMENTS)]
         parts = tuple(PARTS) if number % 2 == 0 else random.choice(CHOICES)
+        parts = () if verb.startswith("exec") else parts
         agent = () if state in NO_AGENT else ("agent", "both")
         whom = random.choice(("testbed", "session", *agent))
         after_s = 0.0 if state in BRIEF else random.uniform(0.0, WITHIN_S)
@@ -155,9 +171,15 @@ def reached(host: PrivateHost, state: str, testbed: subprocess.Popen[str]) -> bo
 def carry_out(kill: Kill, folder: Path) -> str:
     """Start, kill, clean; returns what is not as before, in words."""
     for attempt in range(TRIES):
-        with private_host(folder / f"{kill.number}-{attempt}") as host:
-            if (different := struck(kill, host)) is not None:
-                return different
+        # a user must reach his folder, which is not in that of root's tests
+        with TemporaryDirectory(prefix="narrows-killed-", dir="/srv") as home:
+            own = Path(home) if kill.as_user else folder
+            with private_host(own / f"{kill.number}-{attempt}") as host:
+                if kill.as_user:
+                    for path in (own, host.folder):
+                        os.chown(path, USER, USER)
+                if (different := struck(kill, host)) is not None:
+                    return different
     return f"{kill}: it was over before it was seen, {TRIES} times"
 
 
@@ -166,8 +188,11 @@ def struck(kill: Kill, host: PrivateHost) -> str | None:
     before = host.state()
     steps = 20 if kill.state in BRIEF else 500  # who is to be hit in training must not have ended
     (host.folder / "short.yaml").write_text(scenario(kill.parts, steps))
-    seconds = ["--seconds", "1"] if kill.verb == "replay" else []
-    testbed = host.testbed(kill.verb, "short.yaml", "--quiet", *seconds)
+    if kill.as_user:
+        os.chown(host.folder / "short.yaml", USER, USER)
+    more = {"replay": ["--seconds", "1"], "run": []}.get(kill.verb, ["--", *JOB])
+    verb = kill.verb.partition(" ")[0]
+    testbed = host.testbed(verb, "short.yaml", "--quiet", *more, user=kill.as_user)
     if not reached(host, kill.state, testbed):
         said = testbed.communicate()[0]
         assert testbed.returncode in (0, 1) and "Traceback" not in said, said
@@ -181,7 +206,7 @@ def struck(kill: Kill, host: PrivateHost) -> str | None:
         hit = testbed.returncode == -signal.SIGKILL
     else:
         return None
-    cleaning = host.testbed("clean")
+    cleaning = host.testbed("clean", user=kill.as_user)
     cleaned = cleaning.communicate(timeout=120)[0]
     different = host.settle(before)
     if not hit:

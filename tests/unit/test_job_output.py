@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.user_files import Output
+from testbed.user_files import Output, PinnedFolder
 
 LINE = b"x" * 99 + b"\n"
 
@@ -26,7 +26,7 @@ def most() -> Iterator[int]:
 
 
 def test_so_much_is_kept_and_no_more(tmp_path: Path) -> None:
-    output = Output(tmp_path, 8, shown=False, several=False, most_bytes=250)
+    output = Output(PinnedFolder(tmp_path), 8, shown=False, several=False, most_bytes=250)
     for node in ["loud", "quiet", *["loud"] * 100]:
         output.line(node, 0, LINE)
     output.line("loud", 0, b"the end\n")
@@ -38,7 +38,7 @@ def test_so_much_is_kept_and_no_more(tmp_path: Path) -> None:
 
 
 def test_of_a_line_that_the_disk_does_not_take_nothing_is_left(tmp_path: Path, most: int) -> None:
-    output = Output(tmp_path, 8, shown=False, several=False)
+    output = Output(PinnedFolder(tmp_path), 8, shown=False, several=False)
     for _ in range(5):
         output.line("loud", 0, LINE)
     output.line("loud", 0, b"short\n")

@@ -21,7 +21,7 @@ from testbed.fabric.node_launcher import offer
 from testbed.process import PACKAGE
 from testbed.runner.exec.launch_spec import LaunchSpec, ProcessSlot
 from testbed.runner.exec.trial import Member, ProcessGroup
-from testbed.user_files import Output, lines
+from testbed.user_files import Output, PinnedFolder, lines
 
 MAPS = (
     "7f0000000000-7f0000100000 rw-s 00000000 00:01 0 /SYSV00000000 (deleted)\n"
@@ -68,7 +68,7 @@ def test_lines_end_in_many_ways(parts: tuple[bytes, ...], found: list[bytes]) ->
 
 
 def test_the_last_words_are_those_of_a_progress_bar(tmp_path: Path) -> None:
-    output = Output(tmp_path, 8, shown=False, several=False)
+    output = Output(PinnedFolder(tmp_path), 8, shown=False, several=False)
     for line in printed(b"\r  5%|", b"\r 50%|#####", b"\r"):
         output.line("worker-0", 0, line)
     output.close()
@@ -100,7 +100,7 @@ def test_a_process_that_no_thread_can_follow_is_not_waited_for(
     monkeypatch.setattr(threading.Thread, "start", few)
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
     spec = cast("LaunchSpec", SimpleNamespace(command=["echo", "said"], processes=1))
-    output = Output(tmp_path, 8, shown=False, several=False)
+    output = Output(PinnedFolder(tmp_path), 8, shown=False, several=False)
     group = ProcessGroup(cast("Fabric", fabric), spec, output)
     slot = ProcessSlot(["worker-0"], 0, 0, "10.0.0.1", "10.0.0.1", "data0")
     if threads < 2:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +17,13 @@ from dashboard_queries import queries
 from ruamel.yaml import YAML
 
 from testbed.errors import InputError, MachineError
+from testbed.fabric import cleanup
 from testbed.host import prometheus
+from testbed.journal import Journal
 from testbed.records import exporter as metrics
 from testbed.runner import dashboard, observe
 from testbed.runner.dashboard import ObservedRun
+from testbed.user_files import PinnedFolder
 
 NODES = {"server": "10.0.0.2:9464", "worker-0": "10.0.0.3:9464"}
 OBSERVED = ObservedRun(NODES, "127.0.0.1:9464", "http://127.0.0.1:9090", "r1", "server")
@@ -26,7 +31,7 @@ OBSERVED = ObservedRun(NODES, "127.0.0.1:9464", "http://127.0.0.1:9090", "r1", "
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    dashboard.write(tmp_path / "observe", OBSERVED)
+    dashboard.write(PinnedFolder(tmp_path).folder("observe"), tmp_path / "observe", OBSERVED)
     return tmp_path / "observe"
 
 
@@ -53,7 +58,7 @@ def test_prometheus_scrapes_all_nodes_and_the_session_within_bounds(files: Path)
 def test_many_nodes_are_scraped_less_often(tmp_path: Path, nodes: int, seconds: int) -> None:
     assert dashboard.interval_s(nodes) == seconds
     many = {f"node-{number}": f"10.0.0.{number}:9464" for number in range(nodes)}
-    dashboard.write(tmp_path, replace(OBSERVED, nodes=many))
+    dashboard.write(PinnedFolder(tmp_path), tmp_path, replace(OBSERVED, nodes=many))
     text = (tmp_path / "rules.yml").read_text()
     windows = {int(seconds) for seconds in re.findall(r"\[(\d+)s\]", text)}
     assert f"scrape_interval: {seconds}s" in (tmp_path / "prometheus.yml").read_text()
@@ -234,3 +239,48 @@ def test_promtool_finds_wrong_rules(files: Path) -> None:
         check=False,
     )
     assert done.returncode == 1
+
+
+def test_links_that_others_plant_are_not_followed(files: Path, tmp_path: Path) -> None:
+    """In the folder for readers, between two trials."""
+    precious = tmp_path / "precious"
+    precious.write_text("as it was\n")
+    for name in ("rules.yml", "targets.json", "grafana/dashboards/narrows.json"):
+        (files / name).unlink()
+        (files / name).symlink_to(precious)
+    folder = PinnedFolder(files)
+    dashboard.write(folder, files, OBSERVED)
+    assert precious.read_text() == "as it was\n" and not (files / "rules.yml").is_symlink()
+    (files / "prometheus.log").symlink_to(precious)
+    with pytest.raises(OSError, match="symbolic links"):
+        folder.append(observe.LOG)
+    (files / "grafana").rename(tmp_path / "grafana")
+    (files / "grafana").symlink_to("../grafana")
+    with pytest.raises(OSError, match="Not a directory"):
+        dashboard.write(folder, files, OBSERVED)
+
+
+@pytest.mark.root
+def test_prometheus_has_our_settings_whatever_is_in_the_folder(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program of its name is started as Prometheus is; nobody's file is copied to where all may read."""
+    secret, program = tmp_path / "secret", tmp_path / "bin/prometheus"
+    secret.write_text("secret\n")
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("NARROWS_STATE", str(tmp_path / "state"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (files / "rules.yml").unlink()
+    (files / "rules.yml").symlink_to(secret)
+    cleanup.register()
+    journal = Journal.open("r1-observe")
+    with PinnedFolder(files).append(observe.LOG) as log:
+        process = observe._start(journal, OBSERVED, log, None, 9191)
+        observe._end(process)
+    home = tmp_path / "narrows-r1-observe"
+    texts = dashboard.prometheus_files(OBSERVED)
+    assert {name: (home / name).read_text() for name in texts} == texts
+    assert cleanup.sweep(journal) and not home.exists()

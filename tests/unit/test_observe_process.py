@@ -33,14 +33,15 @@ from pathlib import Path
 from testbed.fabric import cleanup
 from testbed.journal import Journal
 from testbed.runner import dashboard, observe
+from testbed.user_files import PinnedFolder
 
 port, folder = int(sys.argv[1]), Path(sys.argv[2])
 cleanup.register()
 about = dashboard.ObservedRun({}, "127.0.0.1:9", f"http://127.0.0.1:{port}", "r1", "server")
-dashboard.write(folder, about)
 journal = Journal.open(f"{port}-observe")
-process = observe._start(journal, folder, None, port)
-observe._await_ready(process, lambda: observe._connect(None, "127.0.0.1", port), folder)
+log = PinnedFolder(folder).append(observe.LOG)
+process = observe._start(journal, about, log, None, port)
+observe._await_ready(process, lambda: observe._connect(None, "127.0.0.1", port), log)
 print(process.pid, flush=True)
 sys.stdin.readline()
 observe._end(process)
@@ -55,7 +56,7 @@ def started(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], int, int, d
     _, port = own_place()
     environment = {**os.environ, "NARROWS_STATE": str(tmp_path / "state"), "TMPDIR": str(tmp_path)}
     with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(port), str(tmp_path / "observe")],
+        [sys.executable, "-c", PROGRAM, str(port), str(tmp_path)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
     ) as parent:  # fmt: skip
         assert parent.stdout is not None

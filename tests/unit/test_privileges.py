@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -13,7 +14,7 @@ import pytest
 
 from testbed.errors import InputError, MachineError
 from testbed.fabric import file_view
-from testbed.fabric.file_view import NODE_USER, Account, Shown, named
+from testbed.fabric.file_view import NODE_USER, Account, Shown, named, programs
 from testbed.host import user_namespace
 from testbed.process import environment, is_mapped, is_root_outside, module_command
 
@@ -151,3 +152,101 @@ def test_files_that_a_command_names_in_tmp_are_shown_as_they_are_now(
         away = Path("/usr/lib").stat()
         expected = Shown(f"{folder}/away", pin=(away.st_dev, away.st_ino))
         assert named(command, Path("/")) == [own, expected]
+
+
+def test_roots_nodes_are_shown_nothing_in_tmp_that_a_link_leads_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(file_view, "account", lambda: Account(NODE_USER, NODE_USER))
+    with TemporaryDirectory(dir="/tmp") as temporary:
+        folder = Path(temporary)
+        for name in ("others/secret", "own/data"):
+            (folder / name).mkdir(parents=True)
+            (folder / name / "file").touch()
+        (folder / "own/there").symlink_to("../others/secret")
+        (folder / "own/file").symlink_to("../others/secret/file")
+        (folder / "over").symlink_to("others")
+        ways = (
+            "own/there",
+            "own/there/file",
+            "own/file",
+            "over/secret",
+            "over/secret/file",
+            "own/../others/secret",
+        )
+        assert named([f"--data={folder}/{way}" for way in ways], Path("/")) == []
+        state = (folder / "own/data").stat()
+        expected = Shown(f"{folder}/own/data", pin=(state.st_dev, state.st_ino))
+        assert named([f"{folder}/own/data", f"{folder}/own/data/file"], Path("/")) == [expected]
+        assert (
+            named(["/tmp/../etc/passwd", f"{folder}/nowhere", "/tmp/a\0b", "/tmp"], Path("/")) == []
+        )
+
+
+def test_of_a_folder_that_is_put_in_the_place_of_another_only_the_first_is_meant(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever swaps a folder and a link meanwhile: it is the folder, or nothing."""
+    monkeypatch.setattr(file_view, "account", lambda: Account(NODE_USER, NODE_USER))
+    with TemporaryDirectory(dir="/tmp") as temporary:
+        folder, ended = Path(temporary), threading.Event()
+        (folder / "d").mkdir()
+        (folder / "l").symlink_to("/usr/lib")
+        own = {(each.st_dev, each.st_ino) for each in [(folder / "d").stat()]}
+
+        def swap() -> None:
+            while not ended.is_set():
+                for old, new in (
+                    ("d", "x"),
+                    ("l", "d"),
+                    ("x", "l"),
+                    ("l", "x"),
+                    ("d", "l"),
+                    ("x", "d"),
+                ):
+                    (folder / old).rename(folder / new)
+
+        swapping = threading.Thread(target=swap)
+        swapping.start()
+        try:
+            found = [shown.pin for _ in range(3000) for shown in named([f"{folder}/d"], Path("/"))]
+        finally:
+            ended.set()
+            swapping.join()
+        assert {tuple(pin) for pin in found if pin is not None} <= own
+
+
+@pytest.mark.root
+def test_roots_nodes_are_shown_no_folder_of_a_search_path_that_others_could_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a ``PATH`` that was kept when a user became root."""
+    monkeypatch.setenv("HOME", str(tmp_path / "root"))
+    secrets = ("root/.local/share/keyrings/login", "root/.cargo/credentials.toml", "alice/.ssh/id")
+    for name in (*secrets, "root/.local/bin/tool", "root/.local/lib/x", "root/.cargo/bin/cargo",
+                 "alice/bin/tool", "alice/lib/x.py", "venv/pyvenv.cfg", "venv/bin/tool"):  # fmt: skip
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "alice/etc").symlink_to("/etc")
+    (tmp_path / "alice/venv").symlink_to(tmp_path / "venv/bin")
+    for path in (tmp_path / "alice", *(tmp_path / "alice").rglob("*")):
+        os.chown(path, 4711, 4711, follow_symlinks=False)
+    names = (
+        "root/.local/bin",
+        "root/.cargo/bin",
+        "alice/bin",
+        "alice/etc",
+        "alice/venv",
+        "venv/bin",
+    )
+    path = os.pathsep.join(str(tmp_path / name) for name in names)
+    shown = programs({"PATH": path, "PYTHONPATH": str(tmp_path / "alice/lib")})
+    own = {
+        os.path.relpath(each.path, tmp_path)
+        for each in shown
+        if each.path.startswith(str(tmp_path))
+    }
+    assert own >= {"root/.local/bin", "root/.local/lib", "root/.cargo/bin", "venv"}, own
+    real = [Path(each.path).resolve() for each in shown if each.path.startswith(str(tmp_path))]
+    assert not any(Path(to) == each or each in Path(to).parents for each in real
+                   for to in ("/etc/shadow", *(tmp_path / name for name in secrets)))  # fmt: skip

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -23,7 +24,8 @@ from testbed.records.run_directory import (
     read_jsonl,
     to_json,
 )
-from testbed.user_files import Output
+from testbed.runner.exec.launch_spec import Tenant, make_output
+from testbed.user_files import Output, PinnedFolder
 
 
 def create(out: Path) -> RunDirectory:
@@ -44,9 +46,71 @@ def test_its_name_says_what_it_holds_and_two_in_one_second_differ(tmp_path: Path
 
 
 def test_comparison_directory(tmp_path: Path) -> None:
-    path = comparison_directory(tmp_path, "demo", "0123456789abcdef")
+    path, folder = comparison_directory(tmp_path, "demo", "0123456789abcdef")
     assert path.parent == tmp_path / "comparisons"
     assert path.name.endswith("_demo_01234567")
+    assert folder.path.resolve() == path
+
+
+def test_runs_may_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/runs").symlink_to("../disk")
+    with create(tmp_path / "out") as made:
+        assert made.path.parent == tmp_path / "disk"
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("name", ["runs", "comparisons"])
+def test_root_follows_no_link_of_somebody_elses_to_its_records(tmp_path: Path, name: str) -> None:
+    (tmp_path / "precious").mkdir()
+    (tmp_path / name).symlink_to("precious")
+    os.chown(tmp_path / name, 4711, 4711, follow_symlinks=False)
+    with pytest.raises(InputError, match="user 4711 has made this link"):
+        create(tmp_path) if name == "runs" else comparison_directory(tmp_path, "demo", "01234567")
+    assert not list((tmp_path / "precious").iterdir())
+
+
+@pytest.mark.root
+def test_whose_a_folder_is_shows_in_what_is_made_there(tmp_path: Path) -> None:
+    folder = PinnedFolder(tmp_path)
+    assert folder.is_own()
+    os.chown(tmp_path, 4711, 4711)
+    assert not folder.is_own() and folder.names() == []
+
+
+@pytest.mark.root
+def test_a_list_of_rights_above_lets_nobody_write_to_roots_records(tmp_path: Path) -> None:
+    """As ``setfacl --default --modify user:4711:rwx`` has it."""
+    entries = [(1, 7, -1), (2, 7, 4711), (4, 5, -1), (16, 7, -1), (32, 5, -1)]
+    acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *each) for each in entries)
+    (tmp_path / "runs").mkdir()
+    try:
+        os.setxattr(tmp_path / "runs", "system.posix_acl_default", acl)
+    except OSError as error:
+        pytest.skip(f"no such lists on this file system: {error}")
+    with create(tmp_path) as made:
+        for folder in (made.path, made.path / "events", made.path / "log"):
+            assert not folder.stat().st_mode & 0o022  # of the group here: what a list may give
+
+
+def test_what_is_moved_gets_its_files_all_the_same(tmp_path: Path) -> None:
+    """Whoever owns a folder above puts another in the place of a run's: nothing is written there."""
+    with create(tmp_path) as made:
+        (tmp_path / "runs").rename(tmp_path / "moved")
+        (made.path / "events").mkdir(parents=True)
+        (made.path / "output").symlink_to(tmp_path)
+        make_output(made.path, made.folder(), Tenant(os.getuid(), os.getgid()))
+        output = Output(made.folder().folder("log"), 8, shown=False, several=False)
+        output.line("worker-0", 0, b"words\n")
+        output.close()
+        made.event("worker", 0, {"kind": "step", "step": 1})
+    assert {path.name for path in made.path.iterdir()} == {"events", "output"}
+    assert not list((made.path / "events").iterdir())
+    (kept,) = (tmp_path / "moved").iterdir()
+    assert {str(path.relative_to(kept)) for path in kept.rglob("*") if path.is_file()} == {
+        "events/worker-0.jsonl", "log/worker-0.log"
+    }  # fmt: skip
 
 
 def test_a_run_of_many_nodes_keeps_few_files_open(tmp_path: Path) -> None:
@@ -192,7 +256,7 @@ def test_records_stay_where_they_were_begun(tmp_path: Path) -> None:
     """Whatever the owner of a folder above puts in its place."""
     outside, made = tmp_path / "outside", create(tmp_path / "out")
     made.event("worker", 0, {"kind": "note"})
-    output = Output(made.path / "log", 8, shown=False, several=False)
+    output = Output(made.folder().folder("log"), 8, shown=False, several=False)
     (tmp_path / "out/runs").rename(tmp_path / "moved")
     for folder in (outside, made.path / "events", made.path / "log"):
         folder.mkdir(parents=True)

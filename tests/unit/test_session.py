@@ -44,7 +44,7 @@ def call(port: int, token: str = "secret", name: str = "worker-0") -> JsonLines:
 def test_a_node_is_heard_and_answered(control: tuple[ControlServer, int]) -> None:
     server, port = control
     lines = call(port)
-    lines.send("event", event={"kind": "step", "step": 3})
+    lines.send("event", event={"kind": "note", "step": 3})
     received = [server.receive(5.0), server.receive(5.0)]
     assert [item and item[1]["type"] for item in received] == ["hello", "event"]
     assert server.connected() == ["worker-0"]

@@ -99,7 +99,7 @@ def test_a_silent_node_is_lost_while_another_has_much_to_say(
     silent, talking = node(server, "worker-0"), node(server, "noise-0")
     clock.now_s += SILENCE_S + 0.1
     for _ in range(50):
-        talking.send("event", event={"kind": "step", "step": 1})
+        talking.send("event", event={"kind": "note", "step": 1})
     eventually(lambda: server._inbox.qsize() == 50)
     with pytest.raises(NodeLost, match=r"'worker-0'.*no sign of life"):
         server.receive(5.0)

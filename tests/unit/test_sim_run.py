@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,12 +11,16 @@ from pathlib import Path
 import pytest
 from virtual_run import EVENTS, KILL, PAUSE, SCENARIO, carried_out
 
+from testbed.cli.run import draw
 from testbed.errors import ExperimentError, InputError, NodeLost
 from testbed.fabric.base import RunContext, fabrics
 from testbed.records.run_directory import read_events, read_json, read_jsonl
 from testbed.runner.comparison import Comparison, recorded
 from testbed.runner.experiment import prepare
-from testbed.runner.run import MOST_REASONS, reasons_against, run
+from testbed.runner.judge import write_verdict
+from testbed.runner.progress import Progress
+from testbed.runner.run import MOST_REASONS, ParallelTask, reasons_against, run, side_by_side
+from testbed.runner.trial import TrialOutcome, TrialPlan
 
 
 @pytest.fixture(scope="module")
@@ -162,6 +167,62 @@ def test_what_ended_side_by_side_before_a_kill_is_not_made_again(beside: Compari
     experiment = prepare(beside.directory.parents[2] / "virtual.yaml")
     resumed = recorded(beside.directory).resumed(experiment)
     assert resumed.runs == beside.runs and list(resumed.left()) == []
+
+
+@pytest.mark.parametrize("parallel", [1, 2])
+def test_a_comparison_that_is_moved_meanwhile_gets_its_files(tmp_path: Path, parallel: int) -> None:
+    """Somebody puts links to another's file in the place of all that is still to be written."""
+    path, precious = tmp_path / "virtual.yaml", tmp_path / "precious"
+    path.write_text(SCENARIO)
+    precious.write_text("as it was\n")
+
+    def planted(_: object) -> None:
+        if (comparisons := tmp_path / "comparisons").exists() and not (tmp_path / "c").exists():
+            comparisons.rename(tmp_path / "c")
+            (kept,) = (tmp_path / "c").iterdir()
+            (comparisons / kept.name).mkdir(parents=True)
+            for name in ("table.csv", "comparison.json", "begun.jsonl", "algorithms.csv"):
+                (comparisons / kept.name / name).symlink_to(precious)
+
+    experiment = prepare(path, ["none"], [1, 2, 3])
+    comparison = run(experiment, "sim", tmp_path, quiet=True, parallel=parallel, over=planted)
+    table = draw(comparison, figures=False)
+    assert precious.read_text() == "as it was\n"
+    assert all((comparison.directory / name).is_symlink() for name in ("table.csv", "begun.jsonl"))
+    (kept,) = (tmp_path / "c").iterdir()
+    assert len(table) == 3 == len((kept / "table.csv").read_text().splitlines()) - 1
+    if parallel > 1:
+        assert len(list(read_jsonl(kept / "begun.jsonl"))) == 3
+
+
+def test_another_run_in_the_place_of_one_is_not_drawn(tmp_path: Path) -> None:
+    comparison = carried_out(tmp_path)
+    directory = Path(comparison.runs[0]["dir"])
+    directory.rename(tmp_path / "moved")
+    shutil.copytree(tmp_path / "moved", directory)
+    with pytest.raises(InputError, match="another folder"):
+        draw(comparison, figures=False)
+
+
+def test_a_link_is_not_followed_to_where_runs_that_begin_are_listed(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("as it was\n")
+    (tmp_path / "begun.jsonl").symlink_to("precious")
+    (tmp_path / "virtual.yaml").write_text(SCENARIO)
+    task = ParallelTask(tmp_path / "virtual.yaml", "none", 1, begun=tmp_path / "begun.jsonl")
+    with pytest.raises(OSError, match="symbolic links"):
+        list(side_by_side([task], tmp_path, 1))
+    assert (tmp_path / "precious").read_text() == "as it was\n"
+
+
+def test_records_that_no_verdict_can_be_made_of_end_in_a_sentence(tmp_path: Path) -> None:
+    """What a node has said of its messages has the types of such records, and no meaning."""
+    (tmp_path / "virtual.yaml").write_text(SCENARIO)
+    experiment = prepare(tmp_path / "virtual.yaml", ["none"], [1])
+    plan = TrialPlan.create(experiment, experiment.algorithms[0], 1, tmp_path, Progress(quiet=True))
+    plan.directory.event("server", 0, {"kind": "round", "step": 1, "messages": [{"sender": 2.5}]})
+    plan.directory.event("server", 0, {"kind": "evaluation"})
+    with pytest.raises(ExperimentError, match=r"no verdict can be found .*KeyError: .*\.py:\d+"):
+        write_verdict(plan, TrialOutcome())
 
 
 def test_a_failure_side_by_side_is_told(tmp_path: Path) -> None:

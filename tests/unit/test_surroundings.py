@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from command_rig import SCENARIO
 
-from testbed.process import environment, module_command
+from testbed import ASIDE
+from testbed.process import environment, guard, is_trusted, module_command
 
 FULL = "testbed: nothing more can be written: No space left on device. What was recorded before is kept\n"
 SIGNALLED = """
@@ -179,3 +180,27 @@ def test_programs_are_not_looked_for_where_others_can_put_them(tmp_path: Path) -
     assert not sign.exists(), sign.read_text()
     assert not check["ok"] and "'.', ''" in check["detail"], check
     assert (str(shared) in check["detail"]) == (os.geteuid() == 0)
+
+
+@pytest.mark.root
+def test_a_folder_of_programs_is_roots_with_all_above_it_and_what_a_link_led_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("alice/kept", "own/bin"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "alice/bin").symlink_to(tmp_path / "own/bin")
+    (tmp_path / "bin").symlink_to(tmp_path / "alice/bin")
+    os.chown(tmp_path / "alice", 4711, 4711)
+    assert is_trusted(str(tmp_path / "own/bin"))
+    assert not is_trusted(str(tmp_path / "alice/kept")), "she can put another there"
+    monkeypatch.setenv(
+        "PATH", f"{tmp_path}/alice/bin:{tmp_path}/bin:{tmp_path}/alice/kept:/usr/bin"
+    )
+    before = os.umask(0o022)
+    try:
+        guard()
+    finally:
+        os.umask(before)
+        os.environ.pop(f"{ASIDE}PATH", None)
+    assert not is_trusted(str(tmp_path / "alice/bin")), "she can have it lead elsewhere"
+    assert os.environ["PATH"] == f"{tmp_path}/own/bin:/usr/bin"

@@ -16,6 +16,7 @@ from testbed.runner.exec.launch_spec import (
     make_output,
     tenant,
 )
+from testbed.user_files import PinnedFolder
 
 ROOT = pytest.mark.root
 
@@ -65,23 +66,23 @@ def test_whether_it_writes_there(
 
 @ROOT
 def test_the_output_is_its_own_and_no_link_is_followed(tmp_path: Path) -> None:
-    made = make_output(tmp_path, Tenant(4711, 4712))
+    made = make_output(tmp_path, PinnedFolder(tmp_path), Tenant(4711, 4712))
     assert (made.stat().st_uid, made.stat().st_gid) == (4711, 4712)
-    drop_if_empty(tmp_path)
+    drop_if_empty(PinnedFolder(tmp_path))
     assert not made.exists()
-    drop_if_empty(tmp_path)
+    drop_if_empty(PinnedFolder(tmp_path))
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     made.symlink_to(elsewhere)
     with pytest.raises(FileExistsError):
-        make_output(tmp_path, Tenant(4711, 4712))
+        make_output(tmp_path, PinnedFolder(tmp_path), Tenant(4711, 4712))
     assert elsewhere.stat().st_uid == 0
 
 
 def test_what_was_made_is_kept(tmp_path: Path) -> None:
-    made = make_output(tmp_path, Tenant(os.getuid(), os.getgid()))
+    made = make_output(tmp_path, PinnedFolder(tmp_path), Tenant(os.getuid(), os.getgid()))
     (made / "model").write_text("")
-    drop_if_empty(tmp_path)
+    drop_if_empty(PinnedFolder(tmp_path))
     assert made.is_dir()
 
 

@@ -232,8 +232,6 @@ class DockerFabric(JournaledFabric):
         self.specs = {spec.name: spec for spec in specs}
         self.journal = Journal.open(self.context.id)
         self.journal.add(engine.KIND, run=self.context.id)
-        if self.context.exec_environment is not None:
-            self.journal.add("folder", path=str(self.context.exec_environment.rendezvous_dir))
         self.plan = self._make(specs)
         self.agent = self._agent()
         addresses = {spec.name: str(address(self.plan.control, spec)) for spec in specs}

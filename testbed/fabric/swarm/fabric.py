@@ -59,6 +59,9 @@ OUTPUT_BYTES = 256 << 20
 _CHUNK, _AT_ONCE = 1 << 16, 4
 """Bytes that are read at once, and nodes whose output is brought back at a time."""
 
+_MOST_STATUS = 255
+"""The highest status with which a process ends; the lowest is that of a signal."""
+
 
 class RemoteProcess:
     """A command's process on another host, as ``subprocess.Popen`` has it."""
@@ -184,7 +187,7 @@ class CommandChannel:
         elif kind == frames.PRINTED:
             self._processes[number].print(data)
         elif kind == frames.ENDED:
-            self._processes[number].end(int(data))
+            self._processes[number].end(max(-_MOST_STATUS, min(int(data), _MOST_STATUS)))
         elif kind == frames.OPENED:
             self._open(number)
         elif kind in (frames.MARKS, frames.CLOSED):

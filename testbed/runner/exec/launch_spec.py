@@ -30,7 +30,7 @@ from testbed.fabric.file_view import account
 from testbed.scenario.expand import expand
 from testbed.scenario.load import Loaded
 from testbed.scenario.node_timeline import flows, nobody_leaves
-from testbed.user_files import home, text_of
+from testbed.user_files import PinnedFolder, home, text_of
 
 MASTER_PORT = 29500
 """Where the first process answers the others: PyTorch's own choice."""
@@ -265,19 +265,12 @@ def tenant(folder: Path, environ: Mapping[str, str] = os.environ) -> Tenant:
     return owner
 
 
-def make_output(run: Path, owner: Tenant) -> Path:
-    """Make the folder for a job's output, the tenant's own; returns its path. Raises OSError."""
-    above = os.open(run, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        os.mkdir(FOLDER, 0o755, dir_fd=above)
-        if os.geteuid() == 0:
-            folder = os.open(FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=above)
-            try:
-                os.fchown(folder, owner.user, owner.group)
-            finally:
-                os.close(folder)
-    finally:
-        os.close(above)
+def make_output(run: Path, folder: PinnedFolder, owner: Tenant) -> Path:
+    """Make the folder for a job's output, the tenant's own, in ``folder``, which is the run's;
+    returns its path. ``run``: the run's. Raises OSError."""
+    made = folder.new(FOLDER)
+    if os.geteuid() == 0:
+        os.fchown(made.descriptor, owner.user, owner.group)
     return run.resolve() / FOLDER
 
 
@@ -294,10 +287,10 @@ def make_home_of_root(directory: Path, at: Path) -> Path | None:
     return at / "root"
 
 
-def drop_if_empty(run: Path) -> None:
-    """Remove the folder again if there is one, and nothing was put into it."""
+def drop_if_empty(folder: PinnedFolder) -> None:
+    """Remove the output of a run's folder again if it is there, and nothing was put into it."""
     with suppress(OSError):
-        (run / FOLDER).rmdir()
+        os.rmdir(FOLDER, dir_fd=folder.descriptor)
 
 
 def _tenant(folder: Path, user: int, group: int, environ: Mapping[str, str]) -> Tenant:

@@ -104,18 +104,25 @@ class MarkListener:
     ``release``.
 
     ``user``: whose the nodes' processes are, as (user, group); this process's if not given.
-    ``processes``: of a node, that may connect at the same time. ``left_out`` counts, by node, lines
-    that were no marks, and marks that came faster than they were taken; ``strangers``: connections
-    of other users.
+    ``processes``: of a node, that may connect at the same time. ``folder``: where the sockets are
+    to be, which is made; somewhere for temporary files if not given. ``left_out`` counts, by node,
+    lines that were no marks, and marks that came faster than they were taken; ``strangers``:
+    connections of other users.
     """
 
     def __init__(
-        self, nodes: Iterable[str], user: tuple[int, int] | None = None, processes: int = 1
+        self,
+        nodes: Iterable[str],
+        user: tuple[int, int] | None = None,
+        processes: int = 1,
+        folder: Path | None = None,
     ) -> None:
         self._user, self._group = user or (os.geteuid(), os.getegid())
         self._most = MOST_CONNECTIONS + 2 * processes
         self._closed = False
-        self.folder = Path(tempfile.mkdtemp(prefix="narrows-marks-"))  # 0700
+        self.folder = folder or Path(tempfile.mkdtemp(prefix="narrows-marks-"))  # 0700
+        if folder is not None:
+            folder.mkdir(mode=0o700)
         if self._user != os.geteuid():
             os.chown(self.folder, -1, self._group)
             self.folder.chmod(0o750)

@@ -7,6 +7,8 @@ through the run; ``exec.trial.ProcessGroup`` starts the command on the nodes and
 from __future__ import annotations
 
 import os
+import secrets
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,10 +16,12 @@ from typing import Any
 
 from testbed.compatibility import resolve
 from testbed.errors import InputError
-from testbed.fabric.base import ExecEnvironment
+from testbed.fabric import cleanup
+from testbed.fabric.base import ExecEnvironment, new_id
 from testbed.fabric.docker.fabric import pins_below
 from testbed.fabric.file_view import Account, account, account_for, pinned
 from testbed.host import images as host_images
+from testbed.journal import Journal
 from testbed.records.run_directory import RunDirectory
 from testbed.runner.exec.launch_spec import (
     DOCKER,
@@ -95,12 +99,17 @@ def execute(
     experiment = Experiment.untrained(loaded, scenario)
     plan = TrialPlan.create(experiment, resolve("none"), 0, out, progress, spec.to_json())
     directory, names = plan.directory, [node.name for node in working(specs)]
-    output = Output(
-        directory.path / "log", max(map(len, names)), shown=shown, several=spec.started > 1
-    )
+    logs = directory.folder().folder("log")
+    output = Output(logs, max(map(len, names)), shown=shown, several=spec.started > 1)
     # Marks of other hosts come to this process first.
     whose = _whose(owner) if fabric != SWARM else Account(os.geteuid(), os.getegid())
-    marks = MarkListener(names, whose, spec.processes)
+    journal = Journal.open(f"{new_id()}-{MARKS}")
+    cleanup.register()
+    try:
+        marks = MarkListener(names, whose, spec.processes, _noted(journal))
+    except BaseException:
+        cleanup.sweep(journal)
+        raise
     try:
         exec_environment = _exec_environment(directory, marks.folder, owner, own, writable_root)
         if fabric == SWARM:
@@ -128,8 +137,19 @@ def execute(
                 return _carry_out(ExecTrial(session, plan, spec, marks, output), output)
     finally:
         marks.close()
+        journal.close()
         output.close()
-        drop_if_empty(directory.path)
+        drop_if_empty(directory.folder())
+
+
+MARKS = "marks"
+
+
+def _noted(journal: Journal) -> Path:
+    """Return where the sockets for marks are to be, which the journal names from now on."""
+    folder = Path(tempfile.gettempdir()) / f"narrows-{MARKS}-{secrets.token_hex(4)}"
+    journal.add("folder", path=str(folder))
+    return folder
 
 
 def _files(owner: Tenant, out: Path) -> bytes:
@@ -160,7 +180,7 @@ def _exec_environment(
         whose, folder = Tenant(os.getuid(), os.getgid()), Path().stat()
         if account() is not None:
             whose = Tenant(folder.st_uid, folder.st_gid)
-    output = make_output(run, whose)
+    output = make_output(run, directory.folder(), whose)
     pins = pins_below(here, run.absolute())
     pins |= {run.absolute(): directory.identity(), output: directory.identity(output.name)}
     if owner is None:
