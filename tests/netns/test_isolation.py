@@ -365,6 +365,32 @@ def test_a_node_has_only_so_many_processes(folder: Path, monkeypatch: pytest.Mon
     assert all(40 <= number < 50 for number in made), (made, err)
 
 
+WITHOUT_GROUPS = """
+from testbed.process import NEW_MOUNTS, make_private, mount, unshare
+unshare(NEW_MOUNTS)
+make_private()
+mount("none", "/sys/fs/cgroup", "tmpfs", 0)
+from testbed.__main__ import main
+main()
+"""
+
+
+def test_roots_nodes_without_control_groups_have_only_so_many_processes_together(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    bounded = SCENARIO.replace("count: 2}", "count: 2, limits: {processes: 50}}")
+    (folder / "scenario.yaml").write_text(bounded)
+    (folder / "job.py").write_text(FORKS)
+    command = Command(
+        folder, "exec", "scenario.yaml", "--", "python", "job.py", program=WITHOUT_GROUPS
+    )
+    code, _, err = command.finish(120.0)
+    accept(command, code)
+    made = [int((folder / f"forks-{rank}").read_text()) for rank in range(2)]
+    assert 60 <= sum(made) < 100, (made, err)
+
+
 SIZES = """
 import json, os
 def size(path):
