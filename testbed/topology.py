@@ -68,8 +68,8 @@ def bound_by_rlimits(bounds: Limits, nodes: int, *, alone: bool) -> None:
     goes. Raises OSError.
 
     Memory is bounded for each process by itself. ``alone``: this is a user namespace of the run's
-    own (whose processes Linux counts by themselves from 5.14 on), and ``nodes`` together are
-    bounded in processes, too.
+    own (whose processes Linux counts by themselves from 5.14 on), or a user that only nodes have;
+    ``nodes`` together are bounded in processes then, too.
     """
     _lower(resource.RLIMIT_DATA, bounds.memory_bytes)
     if alone:

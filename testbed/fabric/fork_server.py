@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from testbed.cgroups import ControlGroup
 from testbed.errors import MachineError
-from testbed.fabric.file_view import Shown, account_for, check, lay
+from testbed.fabric.file_view import NODE_USER, Shown, account_for, check, lay
 from testbed.fabric.forker import MESSAGE_BYTES
 from testbed.fabric.node_launcher import drop_privileges, execute
 from testbed.links.network.namespaces import enter
@@ -68,6 +68,8 @@ _IMPORTS: dict[str, tuple[str, ...]] = {
 }
 
 Request = dict[str, Any]
+_OF_A_ROOM = ("account", "groups", "bounds", "nodes")
+"""Parts of a room's request that hold for its commands."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -167,7 +169,7 @@ class Forking:
             return answer
         watched = os.pidfd_open(pid)
         self._children[watched] = pid
-        self._rooms[pid] = {key: request.get(key) for key in ("account", "groups")}
+        self._rooms[pid] = {key: request.get(key) for key in _OF_A_ROOM}
         self._waiting.register(watched, select.POLLIN)
         return {"pid": pid}
 
@@ -286,12 +288,20 @@ def _isolate(request: Request) -> None:
     files, sizes = {"/etc/hosts": request["hosts"]}, request["sizes"]
     lay(shown, whose, processes=True, files=files, sizes=sizes)
     os.chdir("/")  # the folder of whoever called may be covered, or of another namespace
-    if request["bounds"] is not None:
-        bound_by_rlimits(Limits(**request["bounds"]), request["nodes"], alone=whose is None)
+    _bound(request)
     drop_privileges(whose)
     if whose is not None:
         check(shown)
     _name_process(request["name"])
+
+
+def _bound(request: Request) -> None:
+    """Have limits of its own, where no control group has them."""
+    if request["bounds"] is not None:
+        whose = request["account"]
+        # nobody else on this host is the nodes' user: Linux counts no other processes with theirs
+        alone = whose is None or whose.user == NODE_USER
+        bound_by_rlimits(Limits(**request["bounds"]), request["nodes"], alone=alone)
 
 
 def _be_node(request: Request, begin: Callable[[], None]) -> None:
@@ -318,6 +328,7 @@ def _be_command(request: Request, begin: Callable[[], None]) -> None:
     ControlGroup(tuple(map(Path, request["groups"]))).enter()
     call("setns", request["room"], _NEW_NET | NEW_MOUNTS | NEW_IPC | NEW_NAMES)
     os.close(request["room"])
+    _bound(request)
     drop_privileges(request["account"])
     os.chdir(request["directory"])
     os.environ.clear()

@@ -332,7 +332,7 @@ class NetnsFabric(JournaledFabric):
         if name not in self._groups:
             spec = self._specs[name]
             self._groups[name] = None
-            with suppress(MachineError):
+            with suppress(MachineError, OSError):
                 base, bounds = cgroups.find(), limits(spec.limits, len(self._specs))
                 self._groups[name] = cgroups.make(base, self.context.id, name, bounds, self.journal)
         return self._groups[name]

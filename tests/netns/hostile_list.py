@@ -1,4 +1,4 @@
-"""The sixty hostile things as data, and the commands and records that some of them are made of.
+"""The seventy hostile things as data, and the commands and records that some of them are made of.
 
 Thought out from ``docs/`` alone: a user, a job, a scenario, a trace, a file in the working folder, another user of the host,
 or a stranger on the network tries them. ``test_hostile_list`` does, as root and as a user.
@@ -138,6 +138,32 @@ ITEMS = (
          cases=("validate folder", "validate memory", "validate input")),
     Item(60, "YAML that makes objects, has two documents, half a character, or a key twice", "refused with its line",
          cases=("objects", "two documents", "half a character", "key twice")),
+    Item(61, "whoever owns the folder moves comparisons/ while root's run lasts, and plants links in its place",
+         "what is written goes into the folder that was made",
+         elsewhere=("unit/test_sim_run.py::test_a_comparison_that_is_moved_meanwhile_gets_its_files",)),
+    Item(62, "whoever owns the folder moves runs/ meanwhile", "records go into the folder that was made",
+         elsewhere=("unit/test_record_directory.py::test_what_is_moved_gets_its_files_all_the_same",
+                    "unit/test_sim_run.py::test_another_run_in_the_place_of_one_is_not_drawn")),
+    Item(63, "runs/ or comparisons/ is another user's link before root starts", "refused",
+         elsewhere=("unit/test_record_directory.py::test_root_follows_no_link_of_somebody_elses_to_its_records",)),
+    Item(64, "links are planted among the files for Prometheus", "not followed, and not what Prometheus reads",
+         elsewhere=("unit/test_observe_files.py::test_links_that_others_plant_are_not_followed",
+                    "unit/test_observe_files.py::test_prometheus_has_our_settings_whatever_is_in_the_folder")),
+    Item(65, "a folder in /tmp that a command names is, or becomes, a link", "not shown to root's nodes",
+         elsewhere=("unit/test_privileges.py::test_roots_nodes_are_shown_nothing_in_tmp_that_a_link_leads_to",
+                    "unit/test_privileges.py::test_of_a_folder_that_is_put_in_the_place_of_another_only_the_first_is_meant")),
+    Item(66, "root's PATH or PYTHONPATH has folders of others", "no program is from there, and root's nodes are not shown them",
+         elsewhere=("unit/test_privileges.py::test_roots_nodes_are_shown_no_folder_of_a_search_path_that_others_could_change",
+                    "unit/test_surroundings.py::test_a_folder_of_programs_is_roots_with_all_above_it_and_what_a_link_led_to")),
+    Item(67, "a model says events and bursts that make no sense, in its node's name", "its node is lost, in a sentence",
+         elsewhere=("unit/test_control_fuzz.py::test_a_node_is_lost_that_says_what_no_node_of_ours_says",
+                    "unit/test_control_fuzz.py::test_a_node_is_lost_that_says_nonsense_of_traffic")),
+    Item(68, "a model says what has the right types, and no meaning", "no verdict, and a sentence",
+         elsewhere=("unit/test_sim_run.py::test_records_that_no_verdict_can_be_made_of_end_in_a_sentence",)),
+    Item(69, "a fork bomb of root's nodes where there are no control groups", "bounded",
+         elsewhere=("netns/test_isolation.py::test_roots_nodes_without_control_groups_have_only_so_many_processes_together",)),
+    Item(70, "exec is killed, with all or alone, as root and as a user", "`testbed clean` removes what is left",
+         elsewhere=("netns/test_killed_anywhere.py::test_nothing_is_left_whenever_whoever_is_killed",)),
 )  # fmt: skip
 
 ESCAPES = "\x1b]0;hostile\x07"

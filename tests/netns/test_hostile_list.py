@@ -1,4 +1,4 @@
-"""Sixty hostile things, as root and as a user: nothing escalates, nothing is left, nothing ends in a traceback.
+"""Seventy hostile things, as root and as a user: nothing escalates, nothing is left, nothing ends in a traceback.
 
 The list is ``hostile_list.ITEMS``. Those whose place is another test name it; all others are tried here: what a job can do by
 one job that tries it all (``hostile_job``), what a file or an argument can do by many commands (``hostile_commands``).
@@ -261,8 +261,8 @@ def test_nothing_is_left(trial: Trial) -> None:
         assert not [name for name in groups if Path(f"{folder}{name}").exists()], folder
 
 
-def test_the_list_has_sixty_items_and_every_test_that_it_names(both: dict[str, Trial]) -> None:
-    assert [item.number for item in ITEMS] == list(range(1, 61))
+def test_the_list_has_seventy_items_and_every_test_that_it_names(both: dict[str, Trial]) -> None:
+    assert [item.number for item in ITEMS] == list(range(1, 71))
     for item in ITEMS:
         for name in item.elsewhere:
             file, _, test = name.partition("::")

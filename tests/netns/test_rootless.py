@@ -176,6 +176,10 @@ def test_nothing_is_left_when_it_is_ended(user: User, number: signal.Signals) ->
     _, err = process.communicate(timeout=30)
     assert process.returncode == (-signal.SIGKILL if number == signal.SIGKILL else 1)
     assert number == signal.SIGKILL or f"interrupted by {number.name}" in err
+    if number == signal.SIGKILL:  # the journal, and what it names
+        cleaning = user.testbed("clean")
+        said = cleaning.communicate(timeout=60)
+        assert cleaning.returncode == 0, said
 
 
 def test_nodes_have_no_rights_and_see_no_other_network(user: User) -> None:

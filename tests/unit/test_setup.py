@@ -13,6 +13,7 @@ import threading
 import tomllib
 import zipfile
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from testbed.host.docker_engine import numbers
 from testbed.host.images import archive, base_image_recipe, debian_mirror
 from testbed.host.packages import CommandFailed, answer, run
 from testbed.host.paths import CPU_INDEX, ROOT, attempts, install_torch, pinned_version
+from testbed.host.uml import docker_engine as guest_disk
 
 
 def test_runs_without_any_installed_library() -> None:
@@ -437,6 +439,31 @@ def test_a_base_image_is_taken_whole_or_not_at_all(
     if taken:
         with tarfile.open(tmp_path / "layer.tar") as layer:
             assert sorted(layer.getnames()) == [".", "./hostname"]
+
+
+@pytest.mark.root
+def test_a_base_image_is_made_of_what_debian_has_signed(
+    tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The two programs keep what they are told; Debian's keys are there."""
+    program(programs / "debootstrap", f'printf "%s\\n" "$@" > {tmp_path}/told')
+    program(programs / "docker", "cat > /dev/null")
+    met = [packages.Need(need.name, lambda: True, need.packages) for need in packages.BASE_IMAGE]
+    monkeypatch.setattr(packages, "BASE_IMAGE", tuple(met))
+    images._debootstrap(base_image_recipe(), "narrows/base:test")
+    told = (tmp_path / "told").read_text().splitlines()
+    assert f"--keyring={packages.DEBIAN_KEYS}" in told and "--force-check-gpg" in told
+    assert not [option for option in told if "no-check" in option]
+
+
+def test_what_root_is_told_to_start_imports_nothing_from_the_working_directory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    for make in (partial(images._debootstrap, base_image_recipe()), guest_disk._make):
+        with pytest.raises(MachineError) as caught:
+            make("narrows/base:test")
+        assert f"sudo {sys.executable} -P -m testbed setup" in str(caught.value.fix)
 
 
 @pytest.mark.parametrize(

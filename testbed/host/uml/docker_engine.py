@@ -61,8 +61,8 @@ def _make(tag: str) -> Path:
     if os.geteuid() != 0:
         raise MachineError(
             "the guest's disk with the node image has not been made, and making it needs root",
-            fix=f"Run `sudo {sys.executable} -P -m testbed setup guest` once, or use --fabric netns, "
-            "which needs no disk",
+            fix=f"Run `sudo {sys.executable} -P -m testbed setup guest` once, or use --fabric "
+            "netns, which needs no disk",
         )
     images.require()
     final = cache("guest") / _name(tag)
