@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import gc
 import os
 import re
@@ -92,10 +93,7 @@ def guard() -> None:
     For the command's own processes, and before anything else is done.
     """
     known = os.environ.get("PATH", os.defpath)
-    trusted = [folder for folder in known.split(os.pathsep) if is_trusted(folder)]
-    if os.geteuid() == 0:  # whoever made a link can have it lead elsewhere later
-        trusted = [os.path.realpath(folder) for folder in trusted]
-    kept = os.pathsep.join(dict.fromkeys(trusted)) or os.defpath
+    kept = os.pathsep.join(filter(is_trusted, known.split(os.pathsep))) or os.defpath
     if kept != known:
         os.environ[f"{ASIDE}PATH"] = known
     os.environ["PATH"] = kept
@@ -104,8 +102,8 @@ def guard() -> None:
 
 def is_trusted(folder: str) -> bool:
     """Return whether programs of a folder are run: one that ``PATH`` names in full and, for root,
-    that is root's, or of whose Python this is, with all folders above, and that not everybody may
-    write to. A link is judged by where it leads."""
+    that is root's, or of whose Python this is, with all folders and links on the way, and that not
+    everybody may write to."""
     path = Path(folder)
     if not path.is_absolute() or os.geteuid() != 0:
         return path.is_absolute()
@@ -113,14 +111,39 @@ def is_trusted(folder: str) -> bool:
         if not is_root_outside():
             return True
     try:
-        real, own = path.resolve(strict=True), Path(sys.executable).parent.stat()
-        states = [each.stat() for each in (real, *real.parents, *path.parents)]
-    except (OSError, RuntimeError):
+        own = Path(sys.executable).parent.stat().st_uid
+        *above, last = _way_to(path)
+    except OSError:
         return False
     # In a folder such as /tmp nobody else renames what is root's.
-    safe = [not each.st_mode & stat.S_IWOTH or each.st_mode & stat.S_ISVTX for each in states[1:]]
-    owned = all(each.st_uid in (0, own.st_uid) for each in states)
-    return owned and all(safe) and not states[0].st_mode & stat.S_IWOTH
+    safe = (not each.st_mode & stat.S_IWOTH or each.st_mode & stat.S_ISVTX for each in above)
+    owned = (each.st_uid in (0, own) for each in (*above, last))
+    return all(owned) and all(safe) and not last.st_mode & stat.S_IWOTH
+
+
+_MOST_LINKS = 40
+
+
+def _way_to(path: Path) -> list[os.stat_result]:
+    """The folders from the root to ``path``, and those that links on the way lead through; of each
+    link its owner's, as of a folder. Raises OSError."""
+    found, here, links = [Path("/").stat()], Path("/"), 0
+    left = list(path.parts[1:])
+    while left:
+        name = left.pop(0)
+        here = here.parent if name == ".." else here / name
+        state = here.lstat()
+        if not stat.S_ISLNK(state.st_mode):
+            found.append(state)
+            continue
+        links += 1
+        if links > _MOST_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+        target = here.readlink()
+        found.append(os.stat_result((stat.S_IFDIR | 0o755, *state[1:])))
+        here = Path("/") if target.is_absolute() else here.parent
+        left = [part for part in target.parts if part != "/"] + left
+    return found
 
 
 def users_environment() -> dict[str, str]:

@@ -189,9 +189,12 @@ def test_a_folder_of_programs_is_roots_with_all_above_it_and_what_a_link_led_to(
     for name in ("alice/kept", "own/bin"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "alice/bin").symlink_to(tmp_path / "own/bin")
-    (tmp_path / "bin").symlink_to(tmp_path / "alice/bin")
+    (tmp_path / "bin").symlink_to("alice/bin")
+    (tmp_path / "roots").symlink_to("own/../own/bin")
+    (tmp_path / "round").symlink_to("round")
     os.chown(tmp_path / "alice", 4711, 4711)
-    assert is_trusted(str(tmp_path / "own/bin"))
+    assert is_trusted(str(tmp_path / "own/bin")) and is_trusted(str(tmp_path / "roots"))
+    assert not is_trusted(str(tmp_path / "round")) and not is_trusted(str(tmp_path / "bin"))
     assert not is_trusted(str(tmp_path / "alice/kept")), "she can put another there"
     monkeypatch.setenv(
         "PATH", f"{tmp_path}/alice/bin:{tmp_path}/bin:{tmp_path}/alice/kept:/usr/bin"
@@ -203,4 +206,4 @@ def test_a_folder_of_programs_is_roots_with_all_above_it_and_what_a_link_led_to(
         os.umask(before)
         os.environ.pop(f"{ASIDE}PATH", None)
     assert not is_trusted(str(tmp_path / "alice/bin")), "she can have it lead elsewhere"
-    assert os.environ["PATH"] == f"{tmp_path}/own/bin:/usr/bin"
+    assert os.environ["PATH"] == "/usr/bin"
