@@ -181,11 +181,11 @@ def _is_our_path(entry: Entry) -> bool:
 
 
 def _is_our_link(entry: Entry) -> bool:
-    """A device that has a run's alias, or that is in a namespace of a run's."""
+    """A device that has our alias or a run's, or that is in a namespace of a run's."""
     netns, alias = entry.get("netns"), entry.get("alias")
     if netns is not None and not _NAMESPACE.fullmatch(netns):
         return False
-    return netns is not None or (alias or "").startswith("narrows ")
+    return netns is not None or (alias or "").partition(" ")[0] == "narrows"
 
 
 _OURS: dict[str, Callable[[Entry], bool]] = {

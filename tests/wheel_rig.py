@@ -117,7 +117,9 @@ def short_run(installed: Installed, fabric: str) -> Path:
     scenario.write_text(text.replace("model: cnn", "model: mlp"))
     options = ["--fabric", fabric, "--algo", "none", "--no-figures"]
     done = installed.run("run", str(scenario), *options, code=None)
-    (records,) = installed.folder.glob("runs/*")
+    runs = [*installed.folder.glob("runs/*")]
+    assert len(runs) == 1, done.stderr
+    (records,) = runs
     accepted_run(records, done.returncode)
     return records
 

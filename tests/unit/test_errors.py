@@ -173,7 +173,7 @@ def test_a_working_directory_that_was_removed_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("limit", "verb", "said"),
     [
-        (0, ("exec", "--", "true"), "testbed: No usable temporary directory found"),
+        (0, ("exec", "--", "true"), "testbed: nothing more can be written: File too large"),
         (4, ("run", "--fabric", "sim"), "testbed: nothing more can be written: File too large"),
     ],
 )
