@@ -127,23 +127,23 @@ _MOST_LINKS = 40
 def _way_to(path: Path) -> list[os.stat_result]:
     """The folders from the root to ``path``, and those that links on the way lead through; of each
     link its owner's, as of a folder. Raises OSError."""
-    found, here, links = [Path("/").stat()], Path("/"), 0
+    states, here, links = [Path("/").stat()], Path("/"), 0
     left = list(path.parts[1:])
     while left:
         name = left.pop(0)
         here = here.parent if name == ".." else here / name
         state = here.lstat()
         if not stat.S_ISLNK(state.st_mode):
-            found.append(state)
+            states.append(state)
             continue
         links += 1
         if links > _MOST_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
         target = here.readlink()
-        found.append(os.stat_result((stat.S_IFDIR | 0o755, *state[1:])))
+        states.append(os.stat_result((stat.S_IFDIR | 0o755, *state[1:])))
         here = Path("/") if target.is_absolute() else here.parent
         left = [part for part in target.parts if part != "/"] + left
-    return found
+    return states
 
 
 def users_environment() -> dict[str, str]:

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -288,14 +289,21 @@ def rights(pid: int, user: int) -> tuple[str, tuple[str, str, set[str]]]:
     return module, (name, f"{power}, inside" if power == "all" and "user" in own else power, own)
 
 
-@pytest.mark.parametrize("who", ["root", "user"])
-def test_every_process_has_what_is_documented(who: str) -> None:
-    user = USER if who == "user" else -1
+@contextmanager
+def folder_of(who: str) -> Iterator[Path]:
+    """An empty folder that all may enter, root's or the user's."""
     with tempfile.TemporaryDirectory(prefix="narrows-isolation-") as made:
         folder = Path(made)
         folder.chmod(0o755)
         if who == "user":
             os.chown(folder, USER, USER)
+        yield folder
+
+
+@pytest.mark.parametrize("who", ["root", "user"])
+def test_every_process_has_what_is_documented(who: str) -> None:
+    user = USER if who == "user" else -1
+    with folder_of(who) as folder:
         (folder / "scenario.yaml").write_text(SCENARIO)
         (folder / "job.py").write_text(WAITS)
         command = [
@@ -339,11 +347,7 @@ def test_every_process_has_what_is_documented(who: str) -> None:
 @pytest.mark.parametrize("who", ["root", "user"])
 def test_nodes_of_ours_have_what_is_documented(who: str) -> None:
     user = USER if who == "user" else -1
-    with tempfile.TemporaryDirectory(prefix="narrows-isolation-") as made:
-        folder = Path(made)
-        folder.chmod(0o755)
-        if who == "user":
-            os.chown(folder, USER, USER)
+    with folder_of(who) as folder:
         (folder / "scenario.yaml").write_text(
             SCENARIO.replace(
                 "{worker: {role: worker, count: 2}}",
