@@ -12,7 +12,7 @@ import signal
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
@@ -85,6 +85,32 @@ def call(name: str, *arguments: object) -> None:
 def module_command(module: str, *arguments: str) -> list[str]:
     """The command line that runs a module, taking nothing from the working directory."""
     return [sys.executable, "-P", "-m", module, *arguments]
+
+
+def launch_command(command: Sequence[str], at_ns: int = 0) -> list[str]:
+    """The command line of a child that becomes ``command`` at ``at_ns`` of the host's monotonic
+    clock (0: at once), and dies with the thread of this process that starts it.
+
+    An interpreter takes a while to start, and longer on a busy machine: it is started early.
+    """
+    options = ["--parent", str(os.getpid()), "--at-ns", str(at_ns)]
+    return module_command("testbed.process", *options, "--", *command)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Wait and become the command (``launch_command``)."""
+    import argparse
+
+    parser = argparse.ArgumentParser(prog="testbed.process")
+    parser.add_argument("--parent", type=int, required=True)
+    parser.add_argument("--at-ns", type=int, required=True)
+    parser.add_argument("command", nargs="+")
+    options = parser.parse_args(arguments)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    die_with(options.parent)
+    while (left := options.at_ns - time.monotonic_ns()) > 0:
+        time.sleep(left / 1e9)
+    os.execvp(options.command[0], options.command)
 
 
 def guard() -> None:
@@ -345,3 +371,7 @@ def rarely_collected() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*before)
+
+
+if __name__ == "__main__":
+    main()

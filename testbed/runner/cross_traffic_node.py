@@ -1,9 +1,5 @@
 """A node's part in cross traffic: iperf3 servers for flows it sinks and clients for those it
-sends, started at an instant (``python -m testbed.runner.cross_traffic_node``).
-
-An interpreter takes a while to start, and longer on a busy machine; so it is started early, waits
-for the instant on the host's monotonic clock, and becomes the command. It dies with its parent
-thread.
+sends, started at an instant (``process.launch_command``).
 
 Every program is a child of a thread of its own, which waits for it: it dies with that thread, and
 so with the node.
@@ -11,9 +7,7 @@ so with the node.
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -27,7 +21,7 @@ from typing import Any
 
 from testbed.errors import ExperimentError, MachineError
 from testbed.fabric.host_node import HostClock, HostTask
-from testbed.process import die_with, environment, module_command, within
+from testbed.process import environment, launch_command, within
 from testbed.scenario.node_timeline import Burst, Flow
 
 PROGRAM = "iperf3"
@@ -151,26 +145,6 @@ def documents(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
             text = None
 
 
-def launch_command(command: Sequence[str], at_ns: int = 0) -> list[str]:
-    """The command line that becomes ``command`` at ``at_ns`` (0: at once), in a child."""
-    options = ["--parent", str(os.getpid()), "--at-ns", str(at_ns)]
-    return module_command("testbed.runner.cross_traffic_node", *options, "--", *command)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Wait and become the command."""
-    parser = argparse.ArgumentParser(prog="testbed.runner.cross_traffic_node")
-    parser.add_argument("--parent", type=int, required=True)
-    parser.add_argument("--at-ns", type=int, required=True)
-    parser.add_argument("command", nargs="+")
-    options = parser.parse_args(arguments)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    die_with(options.parent)
-    while (left := options.at_ns - time.monotonic_ns()) > 0:
-        time.sleep(left / 1e9)
-    os.execvp(options.command[0], options.command)
-
-
 Say = Callable[[dict[str, Any]], None]
 EARLY_S = 1.0
 """How long before a burst its program is started."""
@@ -192,8 +166,11 @@ class Sink:
         self.tests = 0
         self._process: subprocess.Popen[str] | None = None
         self._ended, self._task = False, HostTask(self._run)
-        if not within(LISTEN_S, 0.02, lambda: _listening(ends.port)):
-            raise ExperimentError(f"the iperf3 server of {ends.flow.name!r} does not listen")
+
+    def await_listening(self) -> None:
+        """Return once clients can connect. Raises ExperimentError."""
+        if not within(LISTEN_S, 0.02, lambda: _listening(self._ends.port)):
+            raise ExperimentError(f"the iperf3 server of {self._ends.flow.name!r} does not listen")
 
     def end(self, tests: int) -> None:
         """Wait until ``tests`` tests have ended, for a while, and stop."""
@@ -309,6 +286,11 @@ class NodeTraffic:
         self._sinks = {ends.flow.name: Sink(ends, say) for ends in sinking}
         self._sources: list[TrafficSource] = []
 
+    def await_sinks(self) -> None:
+        """Return once every flow to this node would be received. Raises ExperimentError."""
+        for sink in self._sinks.values():
+            sink.await_listening()
+
     def start(self) -> None:
         """The clock has been set: from now on every flow keeps to its times."""
         self._sources = [TrafficSource(ends, self._clock, self._say) for ends in self._sending]
@@ -350,7 +332,3 @@ def _start(command: Sequence[str], at_ns: int = 0) -> subprocess.Popen[str]:
         text=True,
         env=environment(),
     )
-
-
-if __name__ == "__main__":
-    main()

@@ -119,6 +119,7 @@ def run_assignment(assignment: Assignment) -> None:
     assignment.exporter.begin(assignment.labels)
     assignment.traffic = NodeTraffic(assignment.flows, assignment.clock, assignment.burst)
     if assignment.role == "host":
+        assignment.traffic.await_sinks()
         assignment.lines.send("ready")
         await_start(assignment)
     else:
@@ -167,6 +168,8 @@ def _play_role(assignment: Assignment, job: Job | NodeScript) -> None:
         if isinstance(job, Job) and not job.sizes:
             compilation.all()  # any may be needed in a later step; virtual time can wait for it
         played.prepare()
+        if assignment.traffic is not None:
+            assignment.traffic.await_sinks()
         with seldom_collected():
             assignment.lines.send("ready")
             await_start(assignment)

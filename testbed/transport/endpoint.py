@@ -35,17 +35,22 @@ def connect_patiently(
     address: tuple[str, int], patience_s: float, timeout_s: float
 ) -> socket.socket:
     """Connect, again and again until somebody listens there. Raises OSError after ``patience_s``;
-    ``timeout_s``: of each attempt."""
-    give_up = time.monotonic() + patience_s
+    ``timeout_s``: of each attempt.
+
+    Each pause is at least half of the time waited so far: attempts that are refused cross the link
+    as well, and no socket's counters name them.
+    """
+    begun = time.monotonic()
     while True:
         try:
             connected = socket.create_connection(address, timeout_s)
             connected.settimeout(None)
             return connected
         except OSError:
-            if time.monotonic() > give_up:
+            waited = time.monotonic() - begun
+            if waited > patience_s:
                 raise
-            time.sleep(_PAUSE_S)
+            time.sleep(max(_PAUSE_S, min(waited / 2, patience_s - waited)))
 
 
 class LivenessMonitor:

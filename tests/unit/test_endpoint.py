@@ -23,6 +23,7 @@ from testbed.node import Kind, Message
 from testbed.scenario.link_state import SEGMENT_HEADER_BYTES
 from testbed.scenario.validate import MOST_SILENCE_S
 from testbed.transport.connection import SocketCounters, _tune
+from testbed.transport.endpoint import connect_patiently
 from testbed.transport.epoll_endpoint import EpollEndpoint
 from testbed.transport.frame import HEADER_BYTES, FrameHeader
 from testbed.transport.threaded_endpoint import ThreadedEndpoint
@@ -282,3 +283,18 @@ def test_a_stranger_is_dropped_and_counted(trio: Trio) -> None:
 def test_nobody_listens(kind: type[Either]) -> None:
     with refusing() as port, pytest.raises(NodeLost, match=r"'server'.*cannot connect"):
         endpoint(kind, 1).connect(0, "127.0.0.1", port, 0.1)
+
+
+def test_few_attempts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They cross a link that is held against what sockets have sent."""
+    attempts, connect = [], socket.create_connection
+
+    def counted(address: tuple[str, int], timeout_s: float) -> socket.socket:
+        attempts.append(time.monotonic())
+        return connect(address, timeout_s)
+
+    monkeypatch.setattr(socket, "create_connection", counted)
+    with refusing() as port, pytest.raises(ConnectionRefusedError):
+        connect_patiently(("127.0.0.1", port), 1.5, 1.5)
+    assert 2 <= len(attempts) <= 12
+    assert attempts[-1] - attempts[0] >= 1.4

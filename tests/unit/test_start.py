@@ -13,6 +13,7 @@ import typer
 from typer.main import get_group
 
 from testbed.cli import VERBS, application
+from testbed.process import launch_command
 from testbed.training.tasks import datasets
 
 COSTLY = {"sklearn", "scipy", "sympy", "torch._dynamo", "torch._inductor", "matplotlib"}
@@ -40,6 +41,13 @@ def test_a_verb_imports_what_it_needs_alone() -> None:
     modules = imported(called("run", "--help"))
     assert "testbed.cli.run" in modules
     assert not modules & {"testbed.bench.cli", "testbed.cli.trace", "torch", *COSTLY}
+
+
+def test_what_becomes_a_program_of_cross_traffic_starts_at_once() -> None:
+    """Nodes wait for their iperf3 servers before they are ready."""
+    assert launch_command(["iperf3"])[1:4] == ["-P", "-m", "testbed.process"]
+    modules = imported("import testbed.process")
+    assert not modules & {"pydantic", "numpy", "ruamel.yaml", "testbed.scenario", *COSTLY}
 
 
 def called(*arguments: str) -> str:
