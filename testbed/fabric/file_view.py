@@ -113,7 +113,7 @@ def account_for(shown: Iterable[Shown]) -> Account | None:
     for each in shown:
         if whose is None or not each.writable:
             continue
-        with _Tree(each.path, each, whose) as tree:
+        with _UserMappings(whose) as users, _Tree(each.path, each, users) as tree:
             if not tree.mapped and tree.owner.user not in (0, whose.user):
                 return tree.owner
     return whose
@@ -249,8 +249,9 @@ def lay(
     blocked = {} if whose is None else _blocked(shown, whose)
     with ExitStack() as stack:
         stack.callback(os.umask, os.umask(0o022))
+        users = None if whose is None else stack.enter_context(_UserMappings(whose))
         trees = [
-            (path, each, stack.enter_context(_Tree(path, each, whose)))
+            (path, each, stack.enter_context(_Tree(path, each, users)))
             for path, each in _targets(shown)
         ]
         _set_attributes(_HERE, b"/", _READ_ONLY | _NO_SUID)
@@ -342,16 +343,16 @@ def _may_enter(folder: os.stat_result, whose: Account) -> bool:
 class _Tree:
     """A copy of the mounts below a path, to be attached elsewhere; a context manager."""
 
-    def __init__(self, path: str, shown: Shown, whose: Account | None) -> None:
+    def __init__(self, path: str, shown: Shown, users: _UserMappings | None) -> None:
         flags = _CLONE | _CLOSE_ON_EXEC | _RECURSIVE
         self._descriptor = _call(_OPEN_TREE, _HERE, os.fsencode(path), flags)
         try:
-            self._prepare(shown, whose)
+            self._prepare(shown, users)
         except BaseException:
             os.close(self._descriptor)
             raise
 
-    def _prepare(self, shown: Shown, whose: Account | None) -> None:
+    def _prepare(self, shown: Shown, users: _UserMappings | None) -> None:
         # Of what was opened: by its path, others may have changed what is there.
         owner = os.fstat(self._descriptor)
         if shown.pin is not None and (owner.st_dev, owner.st_ino) != tuple(shown.pin):
@@ -360,12 +361,12 @@ class _Tree:
         self._is_folder = stat.S_ISDIR(owner.st_mode)
         attributes = _NO_SUID | _NO_DEVICES | (0 if shown.writable else _READ_ONLY)
         _set_attributes(self._descriptor, b"", attributes)
-        self.mapped = whose is None or owner.st_uid == whose.user or owner.st_gid == whose.group
+        self.mapped = users is None or not users.change(self.owner)
         """True if it is shown as that account's, where it was not made for it."""
-        if whose is not None and not self.mapped:
+        if users is not None and not self.mapped:
             # Not every file system can; ``check`` tells whether that matters.
-            with suppress(OSError), _mapping(owner.st_uid, owner.st_gid, whose) as users:
-                _set_attributes(self._descriptor, b"", _ID_MAPPED, users)
+            with suppress(OSError):
+                _set_attributes(self._descriptor, b"", _ID_MAPPED, users.of(self.owner))
                 self.mapped = True
 
     def __enter__(self) -> _Tree:
@@ -386,45 +387,60 @@ class _Tree:
         _call(_MOVE_MOUNT, self._descriptor, b"", _HERE, os.fsencode(path), _FROM_DESCRIPTOR)
 
 
-class _mapping:  # noqa: N801 - a context, like a function
-    """A user namespace in which ``owner`` and ``group`` are ``whose``, and everybody else is who he
-    is; a descriptor of it."""
+class _UserMappings:
+    """User namespaces in which an owner and a group are ``whose``, and everybody else is who he is:
+    one for each owner, since making it takes a process and some 20 ms; a context manager."""
 
-    def __init__(self, owner: int, group: int, whose: Account) -> None:
-        ready_in, ready_out = os.pipe()
-        end_in, end_out = os.pipe()
-        child = os.fork()
-        if child == 0:
-            try:
-                os.close(end_out)
-                unshare(_NEW_USER)
-                os.write(ready_out, os.fsencode(Path("/proc/self").readlink()))
-                os.read(end_in, 1)
-            finally:
-                os._exit(0)
-        os.close(ready_out)
-        try:
-            number = os.read(
-                ready_in, 20
-            )  # as ``/proc`` has it, which need not be of this namespace
-            if not number:
-                raise OSError(0, "no user namespace")
-            own = Path("/proc") / number.decode()
-            (own / "uid_map").write_text(_rows(owner, whose.user))
-            (own / "gid_map").write_text(_rows(group, whose.group))
-            self._descriptor = os.open(own / "ns/user", os.O_RDONLY | os.O_CLOEXEC)
-        finally:
-            for descriptor in (ready_in, end_in, end_out):
-                os.close(descriptor)
-            with suppress(ProcessLookupError):
-                os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
+    def __init__(self, whose: Account) -> None:
+        self._whose = whose
+        self._descriptors: dict[Account, int] = {}
 
-    def __enter__(self) -> int:
-        return self._descriptor
+    def change(self, owner: Account) -> bool:
+        """Return whether an owner's files would be somebody else's for ``whose``."""
+        return owner.user != self._whose.user and owner.group != self._whose.group
+
+    def of(self, owner: Account) -> int:
+        """A descriptor of the namespace for an owner's files. Raises OSError."""
+        if owner not in self._descriptors:
+            self._descriptors[owner] = _user_namespace(owner, self._whose)
+        return self._descriptors[owner]
+
+    def __enter__(self) -> _UserMappings:
+        return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._descriptor)
+        for descriptor in self._descriptors.values():
+            os.close(descriptor)
+
+
+def _user_namespace(owner: Account, whose: Account) -> int:
+    """A descriptor of a new user namespace in which ``owner`` is ``whose``. Raises OSError."""
+    ready_in, ready_out = os.pipe()
+    end_in, end_out = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(end_out)
+            unshare(_NEW_USER)
+            os.write(ready_out, os.fsencode(Path("/proc/self").readlink()))
+            os.read(end_in, 1)
+        finally:
+            os._exit(0)
+    os.close(ready_out)
+    try:
+        number = os.read(ready_in, 20)  # as ``/proc`` has it, which need not be of this namespace
+        if not number:
+            raise OSError(0, "no user namespace")
+        own = Path("/proc") / number.decode()
+        (own / "uid_map").write_text(_rows(owner.user, whose.user))
+        (own / "gid_map").write_text(_rows(owner.group, whose.group))
+        return os.open(own / "ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        for descriptor in (ready_in, end_in, end_out):
+            os.close(descriptor)
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 def _rows(disk: int, shown: int) -> str:
