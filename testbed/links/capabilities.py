@@ -130,13 +130,16 @@ def _try_kinds(channel: NetlinkChannel, kinds: set[str]) -> None:
     index = next((d.index for d in devices.all_devices(channel) if d.name in ("near", "lo")), 1)
     if works("htb", lambda: channel.send(htb.add_root(index))):
         charging = pace(1_000_000)._replace(mpu_bytes=LARGEST_CHARGE_BYTES)
-        channel.send(htb.add_class(index, charging))
+        channel.send(htb.set_class(index, charging, htb.ADD))
         # Kernels that do not charge a packet for more than its length ignore it without a word.
         if htb.decode_class(channel.ask(htb.read_class(index))).pace == charging:
             kinds.add("htb-charge")
-        works("bfifo", lambda: channel.send(htb.add_leaf(index, 0x10, 10_000)))
+        works("bfifo", lambda: channel.send(htb.set_leaf(index, 0x10, 10_000, htb.PUT)))
         channel.send(htb.delete_root(index))
-    if works("netem", lambda: channel.send(netem.add(index, netem.NetemState(_SEEDED, 1000)))):
+    if works(
+        "netem",
+        lambda: channel.send(netem.set_line(index, netem.NetemState(_SEEDED, 1000), htb.ADD)),
+    ):
         # Kernels that know no seed ignore it without a word.
         state = netem.decode(channel.ask(netem.read(index)))
         if state is not None and state.impairments.seed == _SEEDED.seed:

@@ -130,9 +130,6 @@ def test_a_trial_begins_with_nothing_dropped_nor_sent(monkeypatch: pytest.Monkey
     now = ClassCounters(9000, 6, 0, 4, 3, 0)
 
     class Queue(ShapedQueue):
-        def _put(self, _: LinkState) -> None:
-            """It is there."""
-
         def _direct(self) -> int:
             return 11
 
@@ -143,6 +140,7 @@ def test_a_trial_begins_with_nothing_dropped_nor_sent(monkeypatch: pytest.Monkey
             return now
 
     queue = Queue(UP, QdiscDevice(None, 5, "eth0"))
+    queue.installed = True
     monkeypatch.setattr(queue, "_read", b"")
     for _ in range(2):
         queue.install(PLAIN)
@@ -310,9 +308,9 @@ def test_no_form_of_a_class_is_encoded_for_the_first_time_in_a_replay(
     known = list(netlink._templates)
     for setting in (pace(MBIT), pace(40_000 * MBIT), pace(MBIT, 40), charge_of(10**9)):
         queue.class_message(setting)
-        htb.add_class(6, setting)
+        htb.set_class(6, setting, htb.ADD)
     queue.limit_message(5000)
-    htb.add_leaf(6, 7, 0)
+    htb.set_leaf(6, 7, 0, htb.PUT)
     htb.read_leaf(6, 7)
     assert list(netlink._templates) == known
     queue.remove()
