@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from testbed.errors import MachineError
-from testbed.links.network.namespaces import apart, available_congestion, leave_for_new
+from testbed.links.network.namespaces import apart, available_congestion
 from testbed.links.tc.parameters import LARGEST_CHARGE_BYTES, pace
-from testbed.process import become_realtime
+from testbed.process import NEW_NETWORK, become_realtime, unshare
 from testbed.scenario.link_state import Impairments, LinkDirection
 
 if TYPE_CHECKING:
@@ -82,7 +80,7 @@ def probe() -> Capabilities:
         kinds: set[str] = set()
         known, release = available_congestion(), platform.release()
         try:
-            leave_for_new()
+            unshare(NEW_NETWORK)
         except OSError:
             return Capabilities(frozenset(), False, known, release, False)
         with NetlinkChannel() as channel:
@@ -167,17 +165,16 @@ def _how_to_get(absent: set[str]) -> str:
 
 def _distribution() -> str:
     try:
-        known = Path("/etc/os-release").read_text()
+        known = platform.freedesktop_os_release()
     except OSError:
-        known = ""
-    return kernel_package(known, os.uname().release)
+        known = {}
+    return kernel_package(known, platform.release())
 
 
-def kernel_package(known: str, release: str) -> str:
+def kernel_package(known: Mapping[str, str], release: str) -> str:
     """Return which package has the kernel's modules, by a system's ``os-release`` and its kernel's
     ``release``, which in a container may be another distribution's."""
-    words = {line.partition("=")[2].strip('"') for line in known.splitlines() if line[:2] == "ID"}
-    names = " ".join(words)
+    names = f"{known.get('ID')} {known.get('ID_LIKE')}"
     if "ubuntu" in names and re.fullmatch(r"[0-9.]+-[0-9]+-[a-z0-9-]+", release):
         return f"Install it with 'apt-get install linux-modules-extra-{release}'."
     if "ubuntu" in names:

@@ -30,7 +30,6 @@ from pyroute2.netlink.rtnl.tcmsg import tcmsg
 
 from testbed.links.netem_stage import NetemStage, seed_of
 from testbed.links.network import bridges, connections, devices
-from testbed.links.network.bridges import Neighbour
 from testbed.links.network.devices import SubnetRoute, TcpSettings
 from testbed.links.replay.link_player import (
     LONGEST_NS,
@@ -337,12 +336,6 @@ def with_descriptor(
     return descriptor_77()(act)
 
 
-def pruned(channel: NetlinkChannel) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bridges, "NetlinkChannel", lambda _: nullcontext(channel))
-        bridges.prune(None, 7)
-
-
 ROUTE = SubnetRoute(
     {"family": 2, "dst_len": 24, "src_len": 0, "tos": 0, "table": 254, "proto": 2, "scope": 253, "type": 1, "flags": 0},
     (("RTA_DST", "10.77.0.0"), ("RTA_OIF", 7), ("RTA_PREFSRC", "10.77.0.2"), ("RTA_TABLE", 254)),
@@ -360,7 +353,7 @@ NETWORK: dict[str, Callable[[NetlinkChannel], object]] = {
     "delete": lambda channel: devices.delete(channel, 7),
     "set_up": lambda channel: devices.set_up(channel, 7),
     "set_master": lambda channel: devices.set_link(channel, 7, MASTER=3),
-    "set_bridge": pruned,
+    "set_bridge": lambda channel: bridges.prune(channel, None, 7),
     "flood_nothing": lambda channel: devices.set_port(channel, 7, UNICAST_FLOOD=0),
     "silence": lambda channel: devices.silence(channel, 7),
     "set_alias": lambda channel: devices.set_link(channel, 7, IFALIAS="narrows 1234"),
@@ -369,7 +362,7 @@ NETWORK: dict[str, Callable[[NetlinkChannel], object]] = {
     "add_address": lambda channel: devices.add_address(channel, 7, "10.77.0.2", 24),
     "no_router": lambda channel: devices.set_port(channel, 7, MULTICAST_ROUTER=0),
     "add_forwarding": lambda channel: bridges.add_forwarding(channel, 7, MAC),
-    "add_neighbour": lambda channel: bridges.add_neighbour(channel, 7, Neighbour("10.77.0.3", MAC)),
+    "add_neighbour": lambda channel: bridges.add_neighbour(channel, 7, "10.77.0.3", MAC),
     "subnet_routes": lambda channel: devices.subnet_routes(channel, 7),
     "set_route": lambda channel: devices.set_route(channel, ROUTE, TcpSettings("cubic", 200, True)),
     "set_route back": lambda channel: devices.set_route(channel, ROUTE, TcpSettings(None, None)),

@@ -39,6 +39,7 @@ from testbed.links.tc.netlink import (
     NetlinkChannel,
     NetlinkMessage,
     encode,
+    nest,
     tolerating,
     tree,
 )
@@ -335,12 +336,9 @@ def redirect(channel: NetlinkChannel, index: int, target: int) -> None:
 def filter_to(index: int, target: int) -> NetlinkMessage:
     """A filter that any packet passes, with the redirect as its action."""
     mirred = {"action": tc_actions["stolen"], "eaction": _REDIRECT, "ifindex": target}
-    action = tree(
-        ("TCA_ACT_KIND", "mirred"), ("TCA_ACT_OPTIONS", tree(("TCA_MIRRED_PARMS", mirred)))
-    )
-    options = tree(
-        ("TCA_U32_SEL", {"keys": _ANY_PACKET}), ("TCA_U32_ACT", tree(("TCA_ACT_PRIO_1", action)))
-    )
+    parameters = ("TCA_ACT_OPTIONS", tree(("TCA_MIRRED_PARMS", mirred)))
+    action = nest("TCA_ACT_PRIO_1", ("TCA_ACT_KIND", "mirred"), parameters)
+    options = tree(("TCA_U32_SEL", {"keys": _ANY_PACKET}), nest("TCA_U32_ACT", action))
     message = traffic_control(index, 0, _INGRESS, "u32", options)
     message.fields["info"] = _PRIORITY << 16 | _EVERY_PROTOCOL
     return message
