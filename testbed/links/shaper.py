@@ -14,7 +14,7 @@ from testbed.links.agent.protocol import LinkSettings
 from testbed.links.capabilities import needs_of_lines, probe
 from testbed.links.netem_stage import NetemStage
 from testbed.links.network import devices
-from testbed.links.network.devices import SubnetRoute, set_route, shape_route
+from testbed.links.network.devices import SubnetRoute, TcpSettings, set_route, shape_route
 from testbed.links.network.namespaces import setting
 from testbed.links.network.wiring import DeviceKey, Placement, QueuePoint, hops
 from testbed.links.tc import htb
@@ -195,10 +195,10 @@ class Shaper:
         delayed = {end for end, shape in shapes.items() if shape.impairments or end in impaired}
         _require(delayed, shapes)
         self.settings = settings
+        requested = TcpSettings(settings.congestion, settings.rto_min_ms, settings.ecn)
         for spot in (*_talking(cables), *self.others):
             self._limit_segments(spot, settings.segments)
-            before = shape_route(*spot, settings.congestion, settings.rto_min_ms, settings.ecn)
-            self._routes_before.setdefault(spot, before)
+            self._routes_before.setdefault(spot, shape_route(*spot, requested))
         places = {
             end: hops(end, cables[end.link], settings.at.get(end.link, "nic")) for end in shapes
         }

@@ -16,7 +16,6 @@ from testbed.links.agent.protocol import (
     change_from_json,
     change_to_json,
     dump,
-    end_from_json,
     error_from_json,
     error_to_json,
     read,
@@ -62,7 +61,7 @@ def test_cables_ends_and_changes() -> None:
     cable = Cable(Interface("/run/netns/a", 2, "data"), Interface(None, 7, "port1"))
     assert read(Cable, json.loads(dump({"cable": cable}))["cable"]) == cable
     end = LinkDirection("worker-0", "down")
-    assert end_from_json(str(end)) == end
+    assert read(list[LinkDirection], json.loads(dump([end]))) == [end]
     change = LinkChange(1.25, end, LinkState(0, 9000, drop=True))
     assert change_from_json(json.loads(json.dumps(change_to_json(change)))) == change
 

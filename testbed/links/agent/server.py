@@ -25,7 +25,6 @@ from testbed.links.agent.protocol import (
     Watched,
     change_from_json,
     dump,
-    end_from_json,
     error_to_json,
     lines_of,
     read,
@@ -41,7 +40,7 @@ from testbed.links.replay.link_player import LinkPlayer, end_report
 from testbed.links.replay.replay import Replay
 from testbed.links.shaper import Shaper
 from testbed.process import PRIORITY, become_realtime, raise_open_files
-from testbed.scenario.link_state import FRAME_BYTES, LinkState
+from testbed.scenario.link_state import FRAME_BYTES, LinkDirection, LinkState
 from testbed.topology import Cable, Interface
 
 _ATTENDANT = PRIORITY - 10
@@ -134,14 +133,13 @@ class AgentServer:
             raise ExperimentError("the links are in use: stop the replay before preparing another")
         cables = read(dict[str, Cable], request["cables"])
         shapes = {
-            end_from_json(e): LinkState.from_json(shape) for e, shape in request["shapes"].items()
+            LinkDirection(*end): LinkState.from_json(shape) for end, shape in request["shapes"]
         }
         if unknown := sorted({end.link for end in shapes} - set(cables)):
             raise ExperimentError(f"links without a cable: {', '.join(unknown)}")
-        impaired = [end_from_json(end) for end in request["impaired"]]
-        return self._shaper.prepare(
-            cables, shapes, read(LinkSettings, request["settings"]), impaired
-        )
+        impaired = read(list[LinkDirection], request["impaired"])
+        settings = read(LinkSettings, request["settings"])
+        return self._shaper.prepare(cables, shapes, settings, impaired)
 
     def do_start(self, request: Object) -> None:
         """Begin to replay at t0."""

@@ -265,6 +265,7 @@ class RootQdisc:
     """The root queueing discipline of a device, with a socket in its namespace."""
 
     handle: ClassVar[int]
+    """The one that we give it: a root with another is somebody else's."""
 
     def __init__(self, end: LinkDirection, where: QdiscDevice) -> None:
         self.end, self.where = end, where
