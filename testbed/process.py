@@ -25,8 +25,8 @@ PRIORITY = 20
 
 NEW_MOUNTS, NEW_NAMES, NEW_IPC, NEW_PROCESSES = 0x00020000, 0x04000000, 0x08000000, 0x20000000
 """Kinds of namespaces: mounts, the host's name, IPC objects, process numbers."""
-NEW_USERS = 0x10000000
-"""Another kind, whose first process has all capabilities in it."""
+NEW_USERS, NEW_NETWORK = 0x10000000, 0x40000000
+"""Two more; the first process of the former has all capabilities in it."""
 BIND, RECURSIVE = 0x1000, 0x4000
 _PRIVATE, _DETACH = 0x40000, 2
 _SET_DEATH_SIGNAL = 1

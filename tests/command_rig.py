@@ -171,8 +171,8 @@ def scrape(pid: int) -> dict[str, Metric]:
 def has(network: Path, pid: int) -> bool:
     """Whether a control network's namespace is of the same run as a process's."""
     tag = network.name.removesuffix("control")
-    own = namespaces.identity(f"/proc/{pid}/ns/net")
-    return any(namespaces.identity(path) == own for path in network.parent.glob(f"{tag}*"))
+    own = Path(f"/proc/{pid}/ns/net")
+    return any(path.samefile(own) for path in network.parent.glob(f"{tag}*"))
 
 
 def addresses(pid: int) -> str:

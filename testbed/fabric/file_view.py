@@ -24,6 +24,7 @@ from typing import NamedTuple
 from testbed.errors import MachineError
 from testbed.process import (
     BIND,
+    NEW_USERS,
     PACKAGE,
     is_mapped,
     is_root_outside,
@@ -44,7 +45,6 @@ _OPEN_TREE, _MOVE_MOUNT, _SET_ATTRIBUTES = 428, 429, 442
 _CLONE, _CLOSE_ON_EXEC, _FROM_DESCRIPTOR, _RECURSIVE, _EMPTY_PATH = 1, 0o2000000, 4, 0x8000, 0x1000
 _READ_ONLY, _NO_SUID, _NO_DEVICES, _ID_MAPPED = 1, 2, 4, 0x0010_0000
 _HERE = -100
-_NEW_USER = 0x10000000
 _IDS = 2**32 - 1
 _OLD_NO_SUID, _OLD_NO_DEVICES, _OLD_NO_EXEC = 2, 4, 8
 _PRIVATE = {
@@ -421,7 +421,7 @@ def _user_namespace(owner: Account, whose: Account) -> int:
     if child == 0:
         try:
             os.close(end_out)
-            unshare(_NEW_USER)
+            unshare(NEW_USERS)
             os.write(ready_out, os.fsencode(Path("/proc/self").readlink()))
             os.read(end_in, 1)
         finally:

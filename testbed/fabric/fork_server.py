@@ -34,6 +34,7 @@ from testbed.process import (
     NEW_IPC,
     NEW_MOUNTS,
     NEW_NAMES,
+    NEW_NETWORK,
     NEW_PROCESSES,
     call,
     die_with,
@@ -46,7 +47,6 @@ from testbed.topology import Limits, bound_by_rlimits
 
 _SET_NAME, _NAME_BYTES = 15, 15
 _SET_DEATH_SIGNAL, _ADOPT = 1, 36
-_NEW_NET = 0x40000000
 
 NODE = "testbed.runner.node_process"
 """The module that is run as a node: named, not imported, since it stands above fabrics."""
@@ -326,7 +326,7 @@ def _be_room(request: Request, begin: Callable[[], None]) -> None:
 def _be_command(request: Request, begin: Callable[[], None]) -> None:
     """A command in a room that stands."""
     ControlGroup(tuple(map(Path, request["groups"]))).enter()
-    call("setns", request["room"], _NEW_NET | NEW_MOUNTS | NEW_IPC | NEW_NAMES)
+    call("setns", request["room"], NEW_NETWORK | NEW_MOUNTS | NEW_IPC | NEW_NAMES)
     os.close(request["room"])
     _bound(request)
     drop_privileges(request["account"])

@@ -24,6 +24,8 @@ from testbed.journal import folder
 from testbed.process import (
     BIND,
     NEW_MOUNTS,
+    NEW_NETWORK,
+    NEW_USERS,
     RECURSIVE,
     effective_capabilities,
     environment,
@@ -41,7 +43,6 @@ if TYPE_CHECKING:
 FABRIC = "netns"
 """The only fabric that makes namespaces itself."""
 
-_NEW_USER, _NEW_NET = 0x10000000, 0x40000000
 _NET_ADMIN, _SYS_ADMIN = 12, 21
 _OWN = Path("/proc/self")
 _SETTINGS = {
@@ -99,7 +100,7 @@ def enter_own_world() -> None:
     with suppress(MachineError):  # without a folder for them journals are as short-lived as /run
         set_default("NARROWS_STATE", str(folder()))
     try:
-        unshare(_NEW_USER | _NEW_NET | NEW_MOUNTS)
+        unshare(NEW_USERS | NEW_NETWORK | NEW_MOUNTS)
         (_OWN / "setgroups").write_text("deny")
         (_OWN / "uid_map").write_text(f"0 {user} 1")
         (_OWN / "gid_map").write_text(f"0 {group} 1")

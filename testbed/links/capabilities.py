@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from testbed.errors import MachineError
-from testbed.links.network.namespaces import apart, available_congestion, leave_for_new
+from testbed.links.network.namespaces import apart, available_congestion
 from testbed.links.tc.parameters import LARGEST_CHARGE_BYTES, pace
-from testbed.process import become_realtime
+from testbed.process import NEW_NETWORK, become_realtime, unshare
 from testbed.scenario.link_state import Impairments, LinkDirection
 
 if TYPE_CHECKING:
@@ -82,7 +80,7 @@ def probe() -> Capabilities:
         kinds: set[str] = set()
         known, release = available_congestion(), platform.release()
         try:
-            leave_for_new()
+            unshare(NEW_NETWORK)
         except OSError:
             return Capabilities(frozenset(), False, known, release, False)
         with NetlinkChannel() as channel:
@@ -130,13 +128,16 @@ def _try_kinds(channel: NetlinkChannel, kinds: set[str]) -> None:
     index = next((d.index for d in devices.all_devices(channel) if d.name in ("near", "lo")), 1)
     if works("htb", lambda: channel.send(htb.add_root(index))):
         charging = pace(1_000_000)._replace(mpu_bytes=LARGEST_CHARGE_BYTES)
-        channel.send(htb.add_class(index, charging))
+        channel.send(htb.set_class(index, charging, htb.ADD))
         # Kernels that do not charge a packet for more than its length ignore it without a word.
         if htb.decode_class(channel.ask(htb.read_class(index))).pace == charging:
             kinds.add("htb-charge")
-        works("bfifo", lambda: channel.send(htb.add_leaf(index, 0x10, 10_000)))
+        works("bfifo", lambda: channel.send(htb.set_leaf(index, 0x10, 10_000, htb.PUT)))
         channel.send(htb.delete_root(index))
-    if works("netem", lambda: channel.send(netem.add(index, netem.NetemState(_SEEDED, 1000)))):
+    if works(
+        "netem",
+        lambda: channel.send(netem.set_line(index, netem.NetemState(_SEEDED, 1000), htb.ADD)),
+    ):
         # Kernels that know no seed ignore it without a word.
         state = netem.decode(channel.ask(netem.read(index)))
         if state is not None and state.impairments.seed == _SEEDED.seed:
@@ -164,17 +165,16 @@ def _how_to_get(absent: set[str]) -> str:
 
 def _distribution() -> str:
     try:
-        known = Path("/etc/os-release").read_text()
+        known = platform.freedesktop_os_release()
     except OSError:
-        known = ""
-    return kernel_package(known, os.uname().release)
+        known = {}
+    return kernel_package(known, platform.release())
 
 
-def kernel_package(known: str, release: str) -> str:
+def kernel_package(known: Mapping[str, str], release: str) -> str:
     """Return which package has the kernel's modules, by a system's ``os-release`` and its kernel's
     ``release``, which in a container may be another distribution's."""
-    words = {line.partition("=")[2].strip('"') for line in known.splitlines() if line[:2] == "ID"}
-    names = " ".join(words)
+    names = f"{known.get('ID')} {known.get('ID_LIKE')}"
     if "ubuntu" in names and re.fullmatch(r"[0-9.]+-[0-9]+-[a-z0-9-]+", release):
         return f"Install it with 'apt-get install linux-modules-extra-{release}'."
     if "ubuntu" in names:

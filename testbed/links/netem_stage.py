@@ -6,8 +6,8 @@ import hashlib
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from testbed.links.tc import htb, netem
-from testbed.links.tc.htb import Passed, QdiscDevice, RootQdisc, passed
+from testbed.links.tc import netem
+from testbed.links.tc.htb import ADD, Passed, QdiscDevice, RootQdisc, passed
 from testbed.links.tc.netem import LineCounters, NetemState
 from testbed.links.tc.netlink import KernelRefused
 from testbed.links.tc.parameters import LINE_HANDLE, limit_packets, netem_probabilities
@@ -37,6 +37,8 @@ class PacketCounts(NamedTuple):
 class NetemStage(RootQdisc):
     """Installed once, changed in place, read back, removed. Not thread-safe."""
 
+    handle = LINE_HANDLE
+
     def __init__(self, end: LinkDirection, where: QdiscDevice) -> None:
         super().__init__(end, where)
         self.setting: NetemConfig | None = None
@@ -57,7 +59,7 @@ class NetemStage(RootQdisc):
                 self.apply(first)
             else:
                 self._make_room()
-                self.send(netem.add(self.where.index, first.state))
+                self.send(netem.set_line(self.where.index, first.state, ADD))
                 self.installed, self.setting = True, first
                 self._lead_in()
         except KernelRefused as error:
@@ -133,11 +135,8 @@ class NetemStage(RootQdisc):
     ) -> NetemConfig:
         seed = seed_of(self.end, requested.seed, number)
         state = NetemState(replace(netem_probabilities(requested), seed=seed), limit)
-        message = netem.change(self.where.index, state, with_table=with_table)
+        message = netem.set_line(self.where.index, state, with_table=with_table)
         return NetemConfig(requested, state, number, message)
-
-    def _deletion(self) -> bytes:
-        return htb.delete_root(self.where.index, LINE_HANDLE)
 
 
 def seed_of(end: LinkDirection, seed: int | None, number: int) -> int | None:

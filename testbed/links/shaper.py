@@ -14,28 +14,19 @@ from testbed.links.agent.protocol import LinkSettings
 from testbed.links.capabilities import needs_of_lines, probe
 from testbed.links.netem_stage import NetemStage
 from testbed.links.network import devices
-from testbed.links.network.devices import SubnetRoute, set_route, shape_route
+from testbed.links.network.devices import SubnetRoute, TcpSettings, set_route, shape_route
 from testbed.links.network.namespaces import setting
 from testbed.links.network.wiring import DeviceKey, Placement, QueuePoint, hops
 from testbed.links.tc import htb
 from testbed.links.tc.htb import QdiscDevice, RootQdisc
 from testbed.links.tc.netlink import KernelRefused, NetlinkChannel, undone
-from testbed.links.tc.parameters import (
-    ALIAS,
-    LEAVES,
-    MOST_TICKS,
-    TICK_NS,
-    LinkPace,
-    burst_bytes,
-    pace,
-)
+from testbed.links.tc.parameters import ALIAS, LEAVES, TICK_NS, LinkPace, pace
 from testbed.scenario.link_state import LinkDirection, LinkState
 from testbed.topology import Cable
 
 CLOSED_RATE_BITS = 1_000_000
 """Rate of a class before t0 when its link begins with an outage; its queue takes nothing."""
 
-_TOLERANCE = 1e-3
 _REST_NS = 5_000_000
 _GONE = (errno.ENODEV, errno.ENOENT, errno.ESRCH, errno.EINVAL, errno.ENETDOWN)
 """Errors that say that something has vanished, or its device has, or is switched off."""
@@ -43,6 +34,8 @@ _GONE = (errno.ENODEV, errno.ENOENT, errno.ESRCH, errno.EINVAL, errno.ENETDOWN)
 
 class ShapedQueue(RootQdisc):
     """The queue and the rate of a link direction. Not thread-safe."""
+
+    handle = htb.ROOT_HANDLE
 
     def __init__(self, end: LinkDirection, where: QdiscDevice) -> None:
         super().__init__(end, where)
@@ -64,27 +57,23 @@ class ShapedQueue(RootQdisc):
         A queue that still holds packets, or a class that must not send yet, is what an earlier run
         left: then the tree is made anew. Raises LinkError for a root that is not ours.
         """
-        self._put(shape)
+        setting, limit = _installable(shape)
+        if self.installed and self._at_rest():
+            self.send(self.limit_message(limit), self.class_message(setting))
+        else:
+            self._make_room()
+            self._make(shape)
         self.zero, self._flushed_packets = self.read(), 0
         self._direct_before = self._direct()
 
-    def _put(self, shape: LinkState) -> None:
-        if self.installed and self._at_rest():
-            rate, limit = _installable(shape)
-            setting = pace(rate, shape.overhead_bytes)
-            self.send(self.limit_message(limit), self.class_message(setting))
-            return
-        self._make_room()
-        self._make(shape)
-
     def _make(self, shape: LinkState) -> None:
-        index, (rate, limit) = self.where.index, _installable(shape)
+        index, (setting, limit) = self.where.index, _installable(shape)
         try:
             self.send(htb.add_root(index))
             self.installed = True
             self.send(
-                htb.add_class(index, pace(rate, shape.overhead_bytes)),
-                htb.add_leaf(index, self.leaf, limit),
+                htb.set_class(index, setting, htb.ADD),
+                htb.set_leaf(index, self.leaf, limit, htb.PUT),
             )
             self._lead_in()
         except KernelRefused as error:
@@ -92,18 +81,18 @@ class ShapedQueue(RootQdisc):
 
     def class_message(self, setting: LinkPace) -> bytes:
         """The prepared message that sets the class."""
-        return htb.change_class(self.where.index, setting)
+        return htb.set_class(self.where.index, setting)
 
     def limit_message(self, limit_bytes: int) -> bytes:
         """The prepared message that sets the queue's length."""
-        return htb.change_leaf(self.where.index, self.leaf, limit_bytes)
+        return htb.set_leaf(self.where.index, self.leaf, limit_bytes)
 
     def flush(self) -> None:
         """Throw away what waits and take nothing in, until the queue's length is set again."""
         self.send(self.limit_message(0))
         waiting = self.read().backlog_packets
         self.leaf = LEAVES[1] if self.leaf == LEAVES[0] else LEAVES[0]
-        self.send(htb.add_leaf(self.where.index, self.leaf, 0))
+        self.send(htb.set_leaf(self.where.index, self.leaf, 0, htb.PUT))
         self._flushed_packets += waiting
 
     def read(self) -> htb.ClassCounters:
@@ -124,19 +113,16 @@ class ShapedQueue(RootQdisc):
 
     def verify(self, shape: LinkState) -> dict[str, Any]:
         """Read everything back. Returns what is held; raises LinkError where it differs."""
-        rate, limit = _installable(shape)
+        wanted, limit = _installable(shape)
         actual = htb.decode_class(self._channel.ask(self._read))
-        wanted = pace(rate, shape.overhead_bytes)
-        qdiscs = {qdisc.parent: qdisc for qdisc in self._qdiscs()}
+        qdiscs = {each.parent: each for each in htb.qdiscs(self._channel, self.where.index)}
         root, leaf = qdiscs.get(htb.AT_ROOT), qdiscs.get(htb.CLASS)
-        burst = round(actual.pace.burst_ticks * TICK_NS * actual.pace.rate_bytes / 1e9)
-        clipped = wanted.burst_ticks == MOST_TICKS
         values = {
             "device": self.where.name,
             "netns": self.where.netns,
             "kind": f"{root.kind if root else None}+{leaf.kind if leaf else None}",
             "rate_bits": actual.pace.rate_bytes * 8,
-            "burst_bytes": burst,
+            "burst_bytes": round(actual.pace.burst_ticks * TICK_NS * actual.pace.rate_bytes / 1e9),
             "limit_bytes": leaf.limit_bytes if leaf else None,
             "default_class": root.default_minor if root else None,
             "quantum_bytes": actual.quantum_bytes,
@@ -149,7 +135,6 @@ class ShapedQueue(RootQdisc):
             == (wanted.rate_bytes, wanted.burst_ticks)
             and values["limit_bytes"] == limit
             and values["default_class"] == htb.CLASS & 0xFFFF
-            and (clipped or abs(burst - burst_bytes(rate)) <= 1 + burst_bytes(rate) * _TOLERANCE)
         )
         if not right:
             raise self._mismatch(describe(shape), ", ".join(f"{k} {v}" for k, v in values.items()))
@@ -163,9 +148,6 @@ class ShapedQueue(RootQdisc):
         root = self._root()
         return (root.direct_packets or 0) if root else 0
 
-    def _deletion(self) -> bytes:
-        return htb.delete_root(self.where.index)
-
 
 def describe(shape: LinkState) -> str:
     """A shape in words, for messages."""
@@ -177,9 +159,10 @@ def describe(shape: LinkState) -> str:
     return f"{shape.rate_bits} bit/s with a queue of {shape.queue_bytes} B{overhead}"
 
 
-def _installable(shape: LinkState) -> tuple[int, int]:
-    """Rate and queue length to install. An outage itself is held by the replay, from t0 on."""
-    return (shape.rate_bits, shape.queue_bytes) if shape.rate_bits else (CLOSED_RATE_BITS, 0)
+def _installable(shape: LinkState) -> tuple[LinkPace, int]:
+    """Class and queue length to install. An outage itself is held by the replay, from t0 on."""
+    rate, limit = (shape.rate_bits, shape.queue_bytes) if shape.rate_bits else (CLOSED_RATE_BITS, 0)
+    return pace(rate, shape.overhead_bytes), limit
 
 
 class Shaper:
@@ -189,7 +172,7 @@ class Shaper:
         self.ends: dict[LinkDirection, ShapedQueue] = {}
         self.lines: dict[LinkDirection, NetemStage] = {}
         self.shapes: dict[LinkDirection, LinkState] = {}
-        self.segments = 0
+        self.settings = LinkSettings(0)
         self.others: set[DeviceKey] = set()
         """Devices that TCP sends through, and that are at no link's end."""
         self._intermediates: dict[DeviceKey, DeviceKey] = {}
@@ -211,11 +194,11 @@ class Shaper:
         """
         delayed = {end for end, shape in shapes.items() if shape.impairments or end in impaired}
         _require(delayed, shapes)
-        self.segments = settings.segments
+        self.settings = settings
+        requested = TcpSettings(settings.congestion, settings.rto_min_ms, settings.ecn)
         for spot in (*_talking(cables), *self.others):
             self._limit_segments(spot, settings.segments)
-            before = shape_route(*spot, settings.congestion, settings.rto_min_ms, settings.ecn)
-            self._routes_before.setdefault(spot, before)
+            self._routes_before.setdefault(spot, shape_route(*spot, requested))
         places = {
             end: hops(end, cables[end.link], settings.at.get(end.link, "nic")) for end in shapes
         }
@@ -234,14 +217,17 @@ class Shaper:
         """Undo all of it; returns what could not be undone, in words."""
         steps: list[Callable[[], None]] = [end.remove for end in self.ends.values()]
         steps += [line.remove for line in self.lines.values()]
-        steps += [partial(_at, device, devices.delete) for device in self._intermediates.values()]
         steps += [
-            partial(_at, spot, devices.set_link, GSO_MAX_SEGS=count)
-            for spot, count in self._segments_before.items()
+            partial(_at, netns, devices.delete, index)
+            for netns, index in self._intermediates.values()
         ]
         steps += [
-            partial(_restore, spot, route)
-            for spot, routes in self._routes_before.items()
+            partial(_at, netns, devices.set_link, index, GSO_MAX_SEGS=count)
+            for (netns, index), count in self._segments_before.items()
+        ]
+        steps += [
+            partial(_at, netns, set_route, route, route.settings)
+            for (netns, _), routes in self._routes_before.items()
             for route in routes
         ]
         failures = undone(steps, *_GONE)
@@ -250,15 +236,12 @@ class Shaper:
             kept.clear()
         return failures
 
-    def _clear(
-        self, places: dict[LinkDirection, Placement], delayed: Collection[LinkDirection]
-    ) -> None:
+    def _clear(self, places: dict[LinkDirection, Placement], delayed: set[LinkDirection]) -> None:
         """Take away what an earlier run had elsewhere: all of it, before anything is put there."""
-        for end in set(self.ends) - {end for end in places if places[end] == self._hops.get(end)}:
+        moved = {end for end in self.ends if places.get(end) != self._hops[end]}
+        for end in moved:
             self.ends.pop(end).remove()
-            if end in self.lines:
-                self.lines.pop(end).remove()
-        for end in set(self.lines) - set(delayed):
+        for end in self.lines.keys() - (delayed - moved):
             self.lines.pop(end).remove()
         self._hops = places
 
@@ -334,14 +317,9 @@ def _talking(cables: Mapping[str, Cable]) -> Iterator[DeviceKey]:
     yield from bridges
 
 
-def _at(spot: DeviceKey, action: Callable[..., None], **values: int) -> None:
-    with NetlinkChannel(spot[0]) as channel:
-        action(channel, spot[1], **values)
-
-
-def _restore(spot: DeviceKey, route: SubnetRoute) -> None:
-    with NetlinkChannel(spot[0]) as channel:
-        set_route(channel, route, route.settings)
+def _at(netns: str | None, action: Callable[..., None], *given: object, **values: int) -> None:
+    with NetlinkChannel(netns) as channel:
+        action(channel, *given, **values)
 
 
 def _make(end: LinkDirection, netns: str | None, name: str) -> devices.Device:

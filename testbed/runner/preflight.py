@@ -8,6 +8,7 @@ them, or is refused before anything is made. Slow scenarios are not measured.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import platform
@@ -27,18 +28,18 @@ from testbed.host import user_namespace
 from testbed.journal import folder, start_of_boot
 from testbed.links.capabilities import probe
 from testbed.links.network import devices
-from testbed.links.network.bridges import Neighbour, add_neighbour
+from testbed.links.network.bridges import add_neighbour
 from testbed.links.network.namespaces import (
     OWN,
     apart,
     enter,
     inside,
-    leave_for_new,
     opened,
-    require_congestion,
+    unknown,
 )
 from testbed.links.tc.netlink import NetlinkChannel
 from testbed.links.tc.parameters import FLOOR_BITS, bundle_sizes
+from testbed.process import NEW_NETWORK, unshare
 from testbed.runner import cross_traffic
 from testbed.scenario.expand import expand
 from testbed.scenario.link_state import FRAME_BYTES, SEGMENT_BYTES, LinkDirection
@@ -110,10 +111,19 @@ def _needs_of_outages(timeline: Timeline) -> list[str]:
 
 
 def _check_congestion(wanted: str | None) -> None:
-    """The kernel loads one for root's own processes only; the agent may be one of them."""
+    """Raises MachineError for one that the kernel neither has nor loads for this process.
+
+    A socket is asked: that takes no privilege, and loads what root may have loaded. The kernel
+    loads one for root's own processes only; the agent may be one of them.
+    """
     if wanted is None or (os.geteuid() != 0 and _can_be_loaded(wanted)):
         return
-    require_congestion(wanted)
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as asked:
+        try:
+            asked.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, wanted.encode())
+        except OSError as error:
+            if error.errno != errno.EPERM:  # known, and routes may have it whoever may select it
+                raise unknown(wanted, None, error) from error
 
 
 def _can_be_loaded(congestion: str) -> bool:
@@ -339,7 +349,7 @@ def _attempt(count: int, segments: int) -> int:
 @contextmanager
 def _fresh() -> Iterator[str]:
     """A namespace for the length of a ``with`` block; the calling thread is in it."""
-    leave_for_new()
+    unshare(NEW_NETWORK)
     with opened(OWN) as descriptor:
         yield f"/proc/self/fd/{descriptor}"
 
@@ -349,13 +359,13 @@ def _lay(near: str, far: str, segments: int) -> None:
         cable = devices.add_veth(here, "near", "far", far)
         other = devices.named(remote, "far")
         for channel, own, address, peer in (
-            (here, cable, _NEAR, Neighbour(_FAR, other.mac)),
-            (remote, other, _FAR, Neighbour(_NEAR, cable.mac)),
+            (here, cable, _NEAR, (_FAR, other.mac)),
+            (remote, other, _FAR, (_NEAR, cable.mac)),
         ):
             devices.set_link(channel, own.index, GSO_MAX_SEGS=segments)
             devices.add_address(channel, own.index, address, 24)
             devices.set_up(channel, own.index)
-            add_neighbour(channel, own.index, peer)
+            add_neighbour(channel, own.index, *peer)
 
 
 def _connect(far: str, count: int) -> list[tuple[socket.socket, socket.socket]]:

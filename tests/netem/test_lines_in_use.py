@@ -185,7 +185,7 @@ def test_a_line_that_somebody_else_changed_is_reported(lines: Lines) -> None:
     with NetlinkChannel(lines.cables["a"].port.netns) as switch:
         found = devices.find(switch, device)
         assert found is not None
-        switch.send(netem.change(found.index, netem.NetemState(chosen, 10)))
+        switch.send(netem.set_line(found.index, netem.NetemState(chosen, 10)))
     assert lines.counted(50) < 50
     (link,) = lines.report().links
     assert link.line_limit is not None
@@ -206,7 +206,7 @@ def test_a_line_that_was_changed_for_a_while_is_reported_with_the_time(lines: Li
         changed_s = []
         for held in (Impairments(delay_ns=50 * MS), chosen):
             time.sleep(1.7)  # it is looked at once a second
-            switch.send(netem.change(found.index, netem.NetemState(held, limit)))
+            switch.send(netem.set_line(found.index, netem.NetemState(held, limit)))
             changed_s.append((time.monotonic_ns() - t0) / 1e9)
         give_up = time.monotonic() + 20
         while not any(told["kind"] == "mismatch" for told in lines.samples):

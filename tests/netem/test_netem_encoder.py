@@ -133,12 +133,14 @@ class Scratch:
         return self.held(device)
 
     def by_us(self, device: str, impairments: Impairments) -> bytes:
-        self.channel.send(netem.add(self.index[device], NetemState(impairments, LIMIT)))
+        self.channel.send(
+            netem.set_line(self.index[device], NetemState(impairments, LIMIT), htb.ADD)
+        )
         return self.held(device)
 
     def change(self, device: str, impairments: Impairments, with_table: bool = True) -> bytes:
         told = NetemState(impairments, LIMIT)
-        self.channel.send(netem.change(self.index[device], told, with_table=with_table))
+        self.channel.send(netem.set_line(self.index[device], told, with_table=with_table))
         return self.held(device)
 
     def held(self, device: str) -> bytes:

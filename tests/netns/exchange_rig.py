@@ -154,7 +154,7 @@ class Arena:
         """Of its uplink, or of its downlink."""
         device = self._lab.places[place].port if down else self._lab.places[place].nic
         with NetlinkChannel(device.netns) as channel:
-            channel.send(htb.change_class(device.index, pace(bits)))
+            channel.send(htb.set_class(device.index, pace(bits)))
 
     def rates(self, place: str, bits: int) -> None:
         """Of its links in both directions."""
@@ -165,7 +165,7 @@ class Arena:
         """Let packets wait in both directions, from the next one on for so long; give the links a rate again then."""
         for device in (self._lab.places[place].nic, self._lab.places[place].port):
             with NetlinkChannel(device.netns) as channel:
-                channel.send(htb.change_class(device.index, charge_of(int(1e9 * for_s))))
+                channel.send(htb.set_class(device.index, charge_of(int(1e9 * for_s))))
 
     def cable(self, place: str, state: str) -> None:
         """``down``: pull the plug at the switch."""

@@ -30,7 +30,7 @@ def start(rig: Rig, *changes: LinkChange) -> None:
 
 def prepare(rig: Rig, *ends: LinkDirection, cables: tuple[str, ...] = ("worker-0",)) -> Any:
     known = {name: asdict(rig.places[name].cable) for name in cables}
-    shapes = {str(end): rate_of(10 * MBIT).to_json() for end in ends}
+    shapes = [(end, rate_of(10 * MBIT).to_json()) for end in ends]
     settings = asdict(LinkSettings(segments=1, congestion="cubic"))
     return ask(rig, "prepare", cables=known, shapes=shapes, settings=settings, impaired=[])
 

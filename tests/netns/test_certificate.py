@@ -117,7 +117,7 @@ def test_a_replay_leaves_its_certificate(certify) -> None:
 
 def change_class(place: Any, rate_bits: int) -> None:
     with NetlinkChannel(place.port.netns) as channel:
-        channel.send(htb.change_class(place.port.index, pace(rate_bits)))
+        channel.send(htb.set_class(place.port.index, pace(rate_bits)))
 
 
 def test_links_that_somebody_tampers_with(certify) -> None:
@@ -126,7 +126,7 @@ def test_links_that_somebody_tampers_with(certify) -> None:
         until(0.5)
         change_class(worker, round(1.03 * 20 * MBIT))
         with NetlinkChannel(worker.nic.netns) as channel:
-            channel.send(htb.change_leaf(worker.nic.index, LEAVES[0], QUEUE // 2))
+            channel.send(htb.set_leaf(worker.nic.index, LEAVES[0], QUEUE // 2))
         until(2 + 0.3)  # after a change: it is undone until the next
         change_class(server, (60 - STEPS[2]) * MBIT)
 

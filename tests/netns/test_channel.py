@@ -108,10 +108,9 @@ def test_a_channel_is_touched_by_one_thread_at_a_time(
     cables = {name: asdict(place.cable) for name, place in rig.places.items()}
     nodes = {name: place.nic.netns for name, place in rig.places.items()}
     delayed = Impairments(delay_ns=1_000_000) if lines else NONE
-    shapes = {str(end): rate_of(20 * MBIT).to_json() for end in ends}
+    shapes = [(end, rate_of(20 * MBIT).to_json()) for end in ends]
     settings = asdict(LinkSettings(segments=1, congestion="cubic"))
-    impaired = list(map(str, lines))
-    request = {"cables": cables, "shapes": shapes, "impaired": impaired, "settings": settings}
+    request = {"cables": cables, "shapes": shapes, "impaired": lines, "settings": settings}
     changes = [
         LinkChange(0.05 * n, end, LinkState(rate, 100_000, impairments=delayed))
         for n, rate in enumerate((10 * MBIT, 0, 30 * MBIT, MBIT // 10, 40 * MBIT), 1)

@@ -56,7 +56,7 @@ def test_a_fork_is_in_its_namespace_without_privileges_and_bears_its_name(
     while "CapBnd:\t0000000000000000" not in (status := (folder / "status").read_text()):
         assert time.monotonic() < give_up, status
         time.sleep(0.01)
-    assert namespaces.identity(folder / "ns/net") == namespaces.identity(netns)
+    assert (folder / "ns/net").samefile(netns)
     for kind in ("CapEff", "CapPrm", "CapBnd", "CapAmb"):
         assert f"{kind}:\t0000000000000000" in status
     assert "NoNewPrivs:\t1" in status

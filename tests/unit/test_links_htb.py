@@ -16,7 +16,7 @@ MBIT = 1_000_000
 @pytest.mark.parametrize("rate", [8_000, 100 * MBIT, 34_359 * MBIT, 34_360 * MBIT, 400_000 * MBIT])
 def test_a_class_reads_back_as_written(rate: int) -> None:
     setting = pace(rate)
-    held = htb.decode_class(htb.change_class(1, setting))
+    held = htb.decode_class(htb.set_class(1, setting))
     assert held.pace == setting
     assert held.ceil_bytes == setting.rate_bytes == rate // 8
     assert held.ceil_burst_ticks == setting.burst_ticks
@@ -33,7 +33,7 @@ def test_a_burst_is_as_long_as_the_kernel_keeps_at_most() -> None:
 
 
 def test_a_leaf_reads_back_as_written() -> None:
-    assert htb.decode_limit(htb.change_leaf(9, LEAVES[1], 123_456)) == 123_456
+    assert htb.decode_limit(htb.set_leaf(9, LEAVES[1], 123_456)) == 123_456
 
 
 def counters(packets64: int | None, tokens: int, rate: int = 1000) -> bytes:
@@ -66,4 +66,4 @@ def test_counters() -> None:
 def test_an_overhead_is_charged_and_reads_back() -> None:
     setting = pace(10 * MBIT, 38)
     assert setting == pace(10 * MBIT)._replace(overhead_bytes=38)
-    assert htb.decode_class(htb.change_class(1, setting)).pace == setting
+    assert htb.decode_class(htb.set_class(1, setting)).pace == setting

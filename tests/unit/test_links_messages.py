@@ -30,7 +30,6 @@ from pyroute2.netlink.rtnl.tcmsg import tcmsg
 
 from testbed.links.netem_stage import NetemStage, seed_of
 from testbed.links.network import bridges, connections, devices
-from testbed.links.network.bridges import Neighbour
 from testbed.links.network.devices import SubnetRoute, TcpSettings
 from testbed.links.replay.link_player import (
     LONGEST_NS,
@@ -112,7 +111,7 @@ def of_queue(shaped: ShapedQueue, shape: LinkState) -> Iterator[Pair]:
     yield "read", htb.read_leaf(index, shaped.leaf), by_hand.read_leaf(index, first)
     listed = encode(htb.traffic_control(index, 0, 0), RTM_GETQDISC, NLM_F_DUMP)
     yield "list", listed, by_hand.list_disciplines(index)
-    yield "delete", shaped._deletion(), by_hand.delete_root(index, by_hand.ROOT)
+    yield "delete", htb.delete_root(index, shaped.handle), by_hand.delete_root(index, by_hand.ROOT)
 
 
 def of_rate(shaped: ShapedQueue, shape: LinkState, coming: list[Step]) -> Iterator[Pair]:
@@ -161,9 +160,13 @@ def of_link(
     with closing(shaped._channel), closing(line._channel):
         yield from of_queue(shaped, first)
         line.setting, expected = line._first(first), LineByHand(end, index, first)
-        yield "line", netem.add(index, line.setting.state), expected.add()
+        yield "line", netem.set_line(index, line.setting.state, htb.ADD), expected.add()
         yield "read", line._read, by_hand.read_line(index)
-        yield "delete", line._deletion(), by_hand.delete_root(index, by_hand.LINE)
+        yield (
+            "delete",
+            htb.delete_root(index, line.handle),
+            by_hand.delete_root(index, by_hand.LINE),
+        )
         player = LinkPlayer(shaped, first, line)
         for number, change in enumerate(changes):
             shape, due = change.shape, player.due(change, round(change.time_s * 1e9))
@@ -236,15 +239,19 @@ def half_a_millisecond(rate_bits: int) -> LinkPace:
 def kinds() -> Iterator[tuple[str, bytes, bytes]]:
     plain = LinkPace(2_500_000, 7813, 0, 38)
     yield "root", htb.add_root(9), by_hand.add_root(9)
-    yield "class", htb.add_class(9, plain), by_hand.add_class(9, plain)
-    yield "leaf", htb.add_leaf(9, LEAVES[1], 0), by_hand.add_leaf(9, LEAVES[1], 0)
-    changed = htb.change_leaf(9, LEAVES[0], 123_456), by_hand.change_leaf(9, LEAVES[0], 123_456)
+    yield "class", htb.set_class(9, plain, htb.ADD), by_hand.add_class(9, plain)
+    yield "leaf", htb.set_leaf(9, LEAVES[1], 0, htb.PUT), by_hand.add_leaf(9, LEAVES[1], 0)
+    changed = htb.set_leaf(9, LEAVES[0], 123_456), by_hand.change_leaf(9, LEAVES[0], 123_456)
     yield "leaf changed", *changed
     yield "root deleted", htb.delete_root(9), by_hand.delete_root(9, by_hand.ROOT)
     yield "class read", htb.read_class(9), by_hand.read_class(9)
     yield "leaf read", htb.read_leaf(9, LEAVES[0]), by_hand.read_leaf(9, LEAVES[0])
     delayed = NetemState(Impairments(delay_ns=20_000_000), 1000)
-    yield "line with delay and table", netem.add(9, delayed), by_hand.add_line(9, delayed)
+    yield (
+        "line with delay and table",
+        netem.set_line(9, delayed, htb.ADD),
+        by_hand.add_line(9, delayed),
+    )
     yield "line read", netem.read(9), by_hand.read_line(9)
     yield "line deleted", htb.delete_root(9, LINE_HANDLE), by_hand.delete_root(9, by_hand.LINE)
     listed = encode(htb.traffic_control(9, 0, 0), RTM_GETQDISC, NLM_F_DUMP)
@@ -262,12 +269,12 @@ def kinds() -> Iterator[tuple[str, bytes, bytes]]:
         },
     }  # fmt: skip
     for name, setting in settings.items():
-        yield name, htb.change_class(9, setting), by_hand.change_class(9, setting)
+        yield name, htb.set_class(9, setting), by_hand.change_class(9, setting)
     for name, impairments in LINES.items():
         held = NetemState(impairments, 4096)
-        short = netem.change(9, held, with_table=False)
+        short = netem.set_line(9, held, with_table=False)
         yield f"line with {name}", short, by_hand.change_line(9, held, with_table=False)
-        yield f"line with {name} and table", netem.change(9, held), by_hand.change_line(9, held)
+        yield f"line with {name} and table", netem.set_line(9, held), by_hand.change_line(9, held)
 
 
 @pytest.mark.parametrize(("name", "ours", "theirs"), list(kinds()), ids=lambda each: each if isinstance(each, str) else "")  # fmt: skip
@@ -329,12 +336,6 @@ def with_descriptor(
     return descriptor_77()(act)
 
 
-def pruned(channel: NetlinkChannel) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bridges, "NetlinkChannel", lambda _: nullcontext(channel))
-        bridges.prune(None, 7)
-
-
 ROUTE = SubnetRoute(
     {"family": 2, "dst_len": 24, "src_len": 0, "tos": 0, "table": 254, "proto": 2, "scope": 253, "type": 1, "flags": 0},
     (("RTA_DST", "10.77.0.0"), ("RTA_OIF", 7), ("RTA_PREFSRC", "10.77.0.2"), ("RTA_TABLE", 254)),
@@ -352,7 +353,7 @@ NETWORK: dict[str, Callable[[NetlinkChannel], object]] = {
     "delete": lambda channel: devices.delete(channel, 7),
     "set_up": lambda channel: devices.set_up(channel, 7),
     "set_master": lambda channel: devices.set_link(channel, 7, MASTER=3),
-    "set_bridge": pruned,
+    "set_bridge": lambda channel: bridges.prune(channel, None, 7),
     "flood_nothing": lambda channel: devices.set_port(channel, 7, UNICAST_FLOOD=0),
     "silence": lambda channel: devices.silence(channel, 7),
     "set_alias": lambda channel: devices.set_link(channel, 7, IFALIAS="narrows 1234"),
@@ -361,7 +362,7 @@ NETWORK: dict[str, Callable[[NetlinkChannel], object]] = {
     "add_address": lambda channel: devices.add_address(channel, 7, "10.77.0.2", 24),
     "no_router": lambda channel: devices.set_port(channel, 7, MULTICAST_ROUTER=0),
     "add_forwarding": lambda channel: bridges.add_forwarding(channel, 7, MAC),
-    "add_neighbour": lambda channel: bridges.add_neighbour(channel, 7, Neighbour("10.77.0.3", MAC)),
+    "add_neighbour": lambda channel: bridges.add_neighbour(channel, 7, "10.77.0.3", MAC),
     "subnet_routes": lambda channel: devices.subnet_routes(channel, 7),
     "set_route": lambda channel: devices.set_route(channel, ROUTE, TcpSettings("cubic", 200, True)),
     "set_route back": lambda channel: devices.set_route(channel, ROUTE, TcpSettings(None, None)),
@@ -401,10 +402,10 @@ def test_what_a_kernel_answered_is_read_as_tc_read_it() -> None:
 @pytest.mark.parametrize("name", LINES)
 def test_a_line_is_read_as_it_was_told(name: str) -> None:
     told = netem.NetemState(LINES[name], 4096)
-    held = netem.decode(netem.change(9, told))
+    held = netem.decode(netem.set_line(9, told))
     assert held is not None and netem.same(told, held)
     assert not netem.same(told._replace(limit_packets=4097), held)
-    assert netem.decode(htb.change_leaf(9, LEAVES[0], 1)) is None
+    assert netem.decode(htb.set_leaf(9, LEAVES[0], 1)) is None
 
 
 def test_structures_of_the_same_length_are_told_apart() -> None:

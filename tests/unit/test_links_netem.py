@@ -61,7 +61,7 @@ ANY = st.builds(
 
 def read(told: NetemState) -> NetemState:
     """What the message says, in the words of an answer."""
-    held = netem.decode(netem.change(9, told, with_table=False))
+    held = netem.decode(netem.set_line(9, told, with_table=False))
     assert held is not None
     return held
 
@@ -136,7 +136,7 @@ def test_everything_is_always_sent() -> None:
 
 def sent(impairments: Impairments) -> set[str]:
     """The options of a change."""
-    message = tcmsg(netem.change(9, NetemState(impairments, 1000)))
+    message = tcmsg(netem.set_line(9, NetemState(impairments, 1000)))
     message.decode()
     options = message.get_attr("TCA_OPTIONS")
     assert not (options.get_attr("TCA_NETEM_RATE")["rate"] and not impairments.ordered)

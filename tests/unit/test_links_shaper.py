@@ -17,7 +17,7 @@ from testbed.links.agent.client import AgentClient
 from testbed.links.agent.protocol import LinkSettings
 from testbed.links.netem_stage import NetemStage
 from testbed.links.network import devices
-from testbed.links.network.devices import _ECN, SubnetRoute, _route
+from testbed.links.network.devices import _ECN, SubnetRoute, TcpSettings, _route
 from testbed.links.replay.link_player import LinkPlayer, charge_of
 from testbed.links.shaper import ShapedQueue, Shaper
 from testbed.links.tc import htb, netlink
@@ -130,9 +130,6 @@ def test_a_trial_begins_with_nothing_dropped_nor_sent(monkeypatch: pytest.Monkey
     now = ClassCounters(9000, 6, 0, 4, 3, 0)
 
     class Queue(ShapedQueue):
-        def _put(self, _: LinkState) -> None:
-            """It is there."""
-
         def _direct(self) -> int:
             return 11
 
@@ -143,6 +140,7 @@ def test_a_trial_begins_with_nothing_dropped_nor_sent(monkeypatch: pytest.Monkey
             return now
 
     queue = Queue(UP, QdiscDevice(None, 5, "eth0"))
+    queue.installed = True
     monkeypatch.setattr(queue, "_read", b"")
     for _ in range(2):
         queue.install(PLAIN)
@@ -216,7 +214,8 @@ def test_records_that_could_not_be_kept_fail_the_stop_once() -> None:
         if len(taken) == 1:
             raise OSError(28, "no space is left")
 
-    agent = AgentClient([sys.executable, "-c", AGENT], on_sample=take)
+    agent = AgentClient([sys.executable, "-c", AGENT])
+    agent.on_sample = take
     try:
         with pytest.raises(OSError, match="no space is left"):
             agent.stop()
@@ -299,7 +298,7 @@ def test_only_a_congestion_control_that_is_refused_is_said_to_be_unknown(
     monkeypatch.setattr(devices, "subnet_routes", lambda *_: [None])
     monkeypatch.setattr(devices, "set_route", refused)
     with pytest.raises(kind):
-        devices.shape_route(None, 1, congestion, 200)
+        devices.shape_route(None, 1, TcpSettings(congestion, 200))
 
 
 def test_no_form_of_a_class_is_encoded_for_the_first_time_in_a_replay(
@@ -310,9 +309,9 @@ def test_no_form_of_a_class_is_encoded_for_the_first_time_in_a_replay(
     known = list(netlink._templates)
     for setting in (pace(MBIT), pace(40_000 * MBIT), pace(MBIT, 40), charge_of(10**9)):
         queue.class_message(setting)
-        htb.add_class(6, setting)
+        htb.set_class(6, setting, htb.ADD)
     queue.limit_message(5000)
-    htb.add_leaf(6, 7, 0)
+    htb.set_leaf(6, 7, 0, htb.PUT)
     htb.read_leaf(6, 7)
     assert list(netlink._templates) == known
     queue.remove()

@@ -241,7 +241,7 @@ def _open(lab: Lab, case: Case, t0_ns: int) -> None:
     """
     become_realtime(PRIORITY - 1)
     device = _device(lab, case)
-    opening = htb.change_class(device.index, pace(_OPEN_BITS))
+    opening = htb.set_class(device.index, pace(_OPEN_BITS))
     question = htb.read_class(device.index)
     with NetlinkChannel(device.netns) as channel:
         for at_s in case.outages:

@@ -28,7 +28,7 @@ from testbed.fabric.base import Networks, RunContext, new_id
 from testbed.fabric.netns import NetnsFabric
 from testbed.fabric.node_launcher import command_in
 from testbed.links.agent.client import AgentClient
-from testbed.links.network.devices import shape_route
+from testbed.links.network.devices import TcpSettings, shape_route
 from testbed.links.network.namespaces import inside
 from testbed.process import environment
 from testbed.runner.signals import machine, shielded
@@ -84,7 +84,7 @@ def lab(names: Sequence[str], setup: Setup) -> Iterator[Lab]:
         try:
             networks, places = fabric.lay(names)
             for placement in places.values():
-                shape_route(placement.nic.netns, placement.nic.index, CONGESTION, None)
+                shape_route(placement.nic.netns, placement.nic.index, TcpSettings(CONGESTION, None))
             yield Lab(fabric.agent, networks, places)
         finally:
             with shielded():

@@ -20,9 +20,9 @@ from testbed.errors import MachineError
 from testbed.host import docker_engine, images
 from testbed.host.packages import CommandFailed, run, step
 from testbed.host.paths import BUILD, cache
-from testbed.links.network.namespaces import leave_for_new
 from testbed.process import (
     NEW_MOUNTS,
+    NEW_NETWORK,
     die_with,
     environment,
     make_private,
@@ -140,8 +140,8 @@ def _mount_control_groups() -> None:
 def main(disk: Path, folder: Path, tag: str) -> None:
     """Mount ``disk``, and have an engine load ``tag`` onto it. Raises CommandFailed."""
     die_with(os.getppid())
-    unshare(NEW_MOUNTS)
-    leave_for_new()  # an engine without a default bridge would take off the other one's
+    # an engine without a default bridge would take off the other one's
+    unshare(NEW_MOUNTS | NEW_NETWORK)
     make_private()
     data = folder / "data"
     data.mkdir()

@@ -35,13 +35,12 @@ from testbed.process import environment, module_command
 from testbed.scenario.link_state import LinkChange, LinkDirection, LinkState
 from testbed.topology import Cable, Interface, NodePlacement
 
-__all__ = ["AgentClient", "LinkReport", "LinkSettings"]
-
-
 _ANSWER_S, _LATEST_S = 60.0, 600.0
 """An agent that says nothing for so long does not answer; one that still hands over records has
 until then: of hundreds of links there may be many before its answer."""
 _END_S = 15.0
+_NO_ANSWER = (AttributeError, LookupError, TypeError, ValueError, RecursionError, WireError)
+"""Errors of reading a line that is no answer."""
 AHEAD_S, EVERY_S = 45.0, 5.0
 """The agent knows at least 40 s ahead: an outage's end is known long before it comes."""
 
@@ -115,10 +114,9 @@ class AgentClient:
         command: Sequence[str] = (),
         *,
         process: AgentProcess | None = None,
-        on_sample: Callable[[list[dict[str, Any]]], None] | None = None,
         journal: Journal | None = None,
     ) -> None:
-        self.on_sample = on_sample
+        self.on_sample: Callable[[list[dict[str, Any]]], None] | None = None
         self._journal = journal
         self._waiting: dict[int, Future[Any]] = {}
         self._numbers, self._lock = count(1), Lock()
@@ -211,9 +209,9 @@ class AgentClient:
         actual: dict[str, Any] = self._call(
             "prepare",
             cables=dict(cables),
-            shapes={str(end): shape.to_json() for end, shape in shapes.items()},
+            shapes=[(end, shape.to_json()) for end, shape in shapes.items()],
             settings=settings,
-            impaired=[str(end) for end in impaired],
+            impaired=list(impaired),
         )
         return actual
 
@@ -291,14 +289,7 @@ class AgentClient:
             for line in lines_of(self._process.stdout):
                 self._heard = time.monotonic()
                 self._take(json.loads(line))
-        except (
-            AttributeError,
-            LookupError,
-            TypeError,
-            ValueError,
-            RecursionError,
-            WireError,
-        ) as error:
+        except _NO_ANSWER as error:
             wrong = ExperimentError(f"the links agent said what is no answer: {error!r:.200}")
             self._process.terminate()  # nobody hears it any more: it undoes what it made
         with self._lock:
@@ -315,18 +306,15 @@ class AgentClient:
             except Exception as error:  # raised again by ``stop``: here it would end the reader
                 self._complaint = self._complaint or error
             return
-        outcome = error_from_json(message["error"]) if "error" in message else message["ok"]
+        failed = "error" in message
+        outcome = error_from_json(message["error"]) if failed else message["ok"]
         number = message["id"]
         if not isinstance(number, int):  # an empty dictionary would not even look at it
             raise TypeError(f"the number of a question is {number!r:.100}")
         with self._lock:
             answer = self._waiting.pop(number, None)
-        if answer is None:
-            return
-        if "error" in message:
-            answer.set_exception(outcome)
-        else:
-            answer.set_result(outcome)
+        if answer is not None:
+            (answer.set_exception if failed else answer.set_result)(outcome)
 
     def _gone(self) -> ExperimentError:
         with suppress(subprocess.TimeoutExpired):

@@ -141,12 +141,6 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-def end_from_json(text: str) -> LinkDirection:
-    """Read ``worker-0 up``."""
-    link, _, direction = text.rpartition(" ")
-    return LinkDirection(link, "up" if direction == "up" else "down")
-
-
 def change_to_json(change: LinkChange) -> list[Any]:
     """A list, since there are many: time, link, direction, and the shape's own list."""
     return [change.time_s, *change.end, *change.shape.to_json()]

@@ -23,7 +23,6 @@ from testbed.errors import ExperimentError
 from testbed.links.agent.protocol import Object, read
 from testbed.links.agent.server import AgentServer, main
 from testbed.links.network import bridges, devices
-from testbed.links.network.bridges import Neighbour
 from testbed.links.network.namespaces import inside
 from testbed.links.tc.netlink import NetlinkChannel
 from testbed.topology import NODE_ACTIONS_SOCKET, TOKEN_FILE, Interface
@@ -73,7 +72,7 @@ class RemoteAgentServer(AgentServer):
         device = read(Interface, request["device"])
         with NetlinkChannel(device.netns) as channel:
             for address, mac in request["neighbours"]:
-                bridges.add_neighbour(channel, device.index, Neighbour(address, mac))
+                bridges.add_neighbour(channel, device.index, address, mac)
 
     def do_act(self, request: Object) -> None:
         """Have the first process of the task in ``netns`` do ``action`` with its node."""

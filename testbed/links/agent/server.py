@@ -16,7 +16,6 @@ import sys
 from collections.abc import Callable, Iterable
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any
 
 from testbed.errors import ExperimentError, WireError, shortage
 from testbed.links.agent.protocol import (
@@ -26,7 +25,6 @@ from testbed.links.agent.protocol import (
     Watched,
     change_from_json,
     dump,
-    end_from_json,
     error_to_json,
     lines_of,
     read,
@@ -42,8 +40,7 @@ from testbed.links.replay.link_player import LinkPlayer, end_report
 from testbed.links.replay.replay import Replay
 from testbed.links.shaper import Shaper
 from testbed.process import PRIORITY, become_realtime, raise_open_files
-from testbed.records.events import Event
-from testbed.scenario.link_state import FRAME_BYTES, LinkState
+from testbed.scenario.link_state import FRAME_BYTES, LinkDirection, LinkState
 from testbed.topology import Cable, Interface
 
 _ATTENDANT = PRIORITY - 10
@@ -58,7 +55,6 @@ class AgentServer:
         self._say = say
         self._shaper = Shaper()
         self._replay: Replay | None = None
-        self._gapped = False
         self._topology: TopologyPlan | None = None
         self._racks: list[RackPlan] = []
         self._watch: SocketWatch | None = None
@@ -137,13 +133,12 @@ class AgentServer:
             raise ExperimentError("the links are in use: stop the replay before preparing another")
         cables = read(dict[str, Cable], request["cables"])
         shapes = {
-            end_from_json(e): LinkState.from_json(shape) for e, shape in request["shapes"].items()
+            LinkDirection(*end): LinkState.from_json(shape) for end, shape in request["shapes"]
         }
         if unknown := sorted({end.link for end in shapes} - set(cables)):
             raise ExperimentError(f"links without a cable: {', '.join(unknown)}")
-        impaired = [end_from_json(end) for end in request["impaired"]]
+        impaired = read(list[LinkDirection], request["impaired"])
         settings = read(LinkSettings, request["settings"])
-        self._gapped = settings.gapped
         return self._shaper.prepare(cables, shapes, settings, impaired)
 
     def do_start(self, request: Object) -> None:
@@ -151,14 +146,13 @@ class AgentServer:
         if self._replay is not None or not self._shaper.ends:
             raise ExperimentError("links must be prepared, and not be in use, before a start")
         shapes, lines = self._shaper.shapes, self._shaper.lines
-        bundle = self._shaper.segments * FRAME_BYTES
+        settings = self._shaper.settings
+        bundle, gapped = settings.segments * FRAME_BYTES, settings.gapped
         tracks = {
-            end: LinkPlayer(
-                shaped, shapes[end], lines.get(end), bundle_bytes=bundle, gapped=self._gapped
-            )
+            end: LinkPlayer(shaped, shapes[end], lines.get(end), bundle_bytes=bundle, gapped=gapped)
             for end, shaped in self._shaper.ends.items()
         }
-        replay = Replay(tracks, request["t0_ns"], self._records)
+        replay = Replay(tracks, request["t0_ns"], lambda records: self._say({"records": records}))
         _feed(replay, request)
         replay.start()
         # only one that has begun can be ended
@@ -176,7 +170,7 @@ class AgentServer:
             raise ExperimentError("there is no replay to stop")
         replay.finish()
         self._replay = None  # not before: who undoes the links meanwhile must wait for its thread
-        tracks, segments = replay.tracks.values(), self._shaper.segments
+        tracks, segments = replay.tracks.values(), self._shaper.settings.segments
         return [end_report(track, segments, replay.realtime) for track in tracks]
 
     def do_watch(self, request: Object) -> dict[str, list[InterfaceSeen]]:
@@ -192,9 +186,6 @@ class AgentServer:
         if watch is None:
             raise ExperimentError("no connections are being followed")
         return watch.end()
-
-    def _records(self, records: list[Event]) -> None:
-        self._say({"records": records})
 
 
 def _feed(replay: Replay, request: Object) -> None:
@@ -235,10 +226,6 @@ def _write(outgoing: SimpleQueue[Object | None]) -> None:
             return
 
 
-def _leave(*_: Any) -> None:
-    raise SystemExit(0)
-
-
 def main(kind: type[AgentServer] = AgentServer) -> None:
     """Serve standard input.
 
@@ -248,7 +235,7 @@ def main(kind: type[AgentServer] = AgentServer) -> None:
     raise_open_files()
     become_realtime(_ATTENDANT)
     for name in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(name, _leave)
+        signal.signal(name, lambda *_: sys.exit(0))
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")
     try:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pyroute2.netlink import NLM_F_CREATE, NLM_F_REPLACE
 from pyroute2.netlink.rtnl import RTM_NEWNEIGH
@@ -32,14 +32,6 @@ _ALL_HOSTS = "224.0.0.1"
 _ALL_HOSTS_MAC = bytes.fromhex("01005e000001")
 
 
-@dataclass(frozen=True, slots=True)
-class Neighbour:
-    """Whose IPv4 address is at which link-layer address."""
-
-    address: str
-    mac: str
-
-
 def acquaint(residents: Sequence[Resident]) -> None:
     """Have every resident of a network know all the others for good. Raises OSError.
 
@@ -50,7 +42,7 @@ def acquaint(residents: Sequence[Resident]) -> None:
         with NetlinkChannel(resident.netns) as channel:
             for other in known:
                 if other != own:
-                    add_neighbour(channel, resident.index, other)
+                    add_neighbour(channel, resident.index, *other)
 
 
 def bridge_of(port: Resident) -> Resident:
@@ -59,12 +51,13 @@ def bridge_of(port: Resident) -> Resident:
         return replace(port, index=devices.device(channel, port.index).master)
 
 
-def _introduce(resident: Resident) -> Neighbour:
+def _introduce(resident: Resident) -> tuple[str, str]:
+    """A resident's IPv4 address and link-layer address."""
     with NetlinkChannel(resident.netns) as channel:
         device = devices.device(channel, resident.index)
         if device.kind == "bridge":
             devices.set_link(channel, resident.index, ADDRESS=device.mac)
-    return Neighbour(resident.address, device.mac)
+    return resident.address, device.mac
 
 
 def add_forwarding(channel: NetlinkChannel, port: int, mac: str) -> None:
@@ -74,39 +67,33 @@ def add_forwarding(channel: NetlinkChannel, port: int, mac: str) -> None:
     channel.request(message, RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE)
 
 
-def add_neighbour(channel: NetlinkChannel, index: int, neighbour: Neighbour) -> None:
+def add_neighbour(channel: NetlinkChannel, index: int, address: str, mac: str) -> None:
     """Have a device know a neighbour for good. Raises KernelRefused."""
     where = {"family": socket.AF_INET, "ifindex": index, "state": NUD_PERMANENT}
-    who = (("NDA_DST", neighbour.address), ("NDA_LLADDR", neighbour.mac))
-    message = NetlinkMessage(ndmsg, tree(*who, **where))
+    message = NetlinkMessage(ndmsg, tree(("NDA_DST", address), ("NDA_LLADDR", mac), **where))
     channel.request(message, RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE)
 
 
-def prune(netns: str | None, bridge: int) -> None:
-    """Have a bridge send multicasts to members only. Raises OSError where it cannot."""
-    with NetlinkChannel(netns) as channel:
-        devices.set_bridge(
-            channel,
-            bridge,
-            MCAST_SNOOPING=1,
-            MCAST_IGMP_VERSION=3,
-            MCAST_QUERIER=0,
-            MCAST_ROUTER=0,
-            MCAST_MEMBERSHIP_INTVL=_WEEK,
-            MCAST_QUERIER_INTVL=_WEEK,
-        )
-        device = devices.device(channel, bridge)
+def prune(channel: NetlinkChannel, netns: str | None, bridge: int) -> None:
+    """Have a bridge of a channel's namespace send multicasts to members only. Raises OSError where
+    it cannot."""
+    devices.set_bridge(
+        channel,
+        bridge,
+        MCAST_SNOOPING=1,
+        MCAST_IGMP_VERSION=3,
+        MCAST_QUERIER=0,
+        MCAST_ROUTER=0,
+        MCAST_MEMBERSHIP_INTVL=_WEEK,
+        MCAST_QUERIER_INTVL=_WEEK,
+    )
+    device = devices.device(channel, bridge)
     try:
         with inside(netns), socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as raw:
             raw.bind((device.name, 0))
             raw.send(_question(bytes.fromhex(device.mac.replace(":", ""))))
     except PermissionError:
-        _ask_itself(netns, bridge)
-
-
-def _ask_itself(netns: str | None, bridge: int) -> None:
-    """Without CAP_NET_RAW, have the bridge ask each port once when it is plugged in."""
-    with NetlinkChannel(netns) as channel:
+        # Without CAP_NET_RAW, have the bridge ask each port once when it is plugged in.
         devices.set_bridge(
             channel,
             bridge,

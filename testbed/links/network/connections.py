@@ -12,7 +12,7 @@ import os
 import selectors
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from ipaddress import IPv6Address, ip_address
@@ -112,19 +112,13 @@ MOST = 200_000
 
 
 @dataclass
-class _Kept:
-    """How many there are of all nodes."""
-
-    connections: int = 0
-
-
-@dataclass
 class Listening:
     """One namespace's notifications. They are decoded at the end: a replay may be running now."""
 
     netns: str
     socket: socket.socket
-    kept: _Kept = field(default_factory=_Kept)
+    room: Iterator[int] = field(default_factory=lambda: iter(range(MOST)))
+    """A number for each connection that may still be kept, of all nodes."""
     heard: list[tuple[int, bytes]] = field(default_factory=list)
     missed: str | None = None
     """Why some connections are not among them."""
@@ -141,10 +135,9 @@ class Listening:
                     raise
                 self.missed = "connections ended faster than they could be noted"
                 continue
-            if self.kept.connections >= MOST:
+            if next(self.room, None) is None:
                 self.missed = f"more than {MOST} connections ended"
                 continue
-            self.kept.connections += 1
             self.heard.append((time.monotonic_ns(), data))
 
 
@@ -155,7 +148,7 @@ class SocketWatch:
         self._stack = ExitStack()
         self._selector = self._stack.enter_context(selectors.DefaultSelector())
         self._listening: dict[str, Listening] = {}
-        self._kept = _Kept()
+        self._room = iter(range(MOST))
         try:
             self._wake = os.eventfd(0, os.EFD_CLOEXEC)
             self._stack.callback(os.close, self._wake)
@@ -203,7 +196,7 @@ class SocketWatch:
         # This path leads there when the process that the namespace was named by has ended, too.
         path = f"/proc/self/fd/{self._stack.enter_context(opened(netns))}"
         news = self._stack.enter_context(listener(path, DESTROYED, _BUFFER_BYTES))
-        self._listening[node] = Listening(path, news, self._kept)
+        self._listening[node] = Listening(path, news, self._room)
         self._selector.register(news, selectors.EVENT_READ, self._listening[node])
 
     def _follow(self) -> None:

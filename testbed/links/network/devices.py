@@ -331,26 +331,22 @@ def set_route(channel: NetlinkChannel, route: SubnetRoute, settings: TcpSettings
     channel.request(message, RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE)
 
 
-def shape_route(
-    netns: str | None, index: int, congestion: str | None, rto_min_ms: int | None, ecn: bool = False
-) -> list[SubnetRoute]:
+def shape_route(netns: str | None, index: int, requested: TcpSettings) -> list[SubnetRoute]:
     """Set the TCP settings of a device's subnets, and check them; returns the routes as they were.
 
     ``ecn`` holds whatever ``net.ipv4.tcp_ecn`` says.
-
     Raises MachineError when the kernel does not know the congestion control, KernelRefused for what
     it refuses besides.
     """
-    requested = TcpSettings(congestion, rto_min_ms, ecn)
     with NetlinkChannel(netns) as channel:
         before = subnet_routes(channel, index)
         for route in before:
             try:
                 set_route(channel, route, requested)
             except KernelRefused as error:
-                if congestion is None or error.errno not in (errno.ENOENT, errno.EINVAL):
+                if not requested.congestion or error.errno not in (errno.ENOENT, errno.EINVAL):
                     raise
-                raise unknown(congestion, netns, error) from error
+                raise unknown(requested.congestion, netns, error) from error
         for route in subnet_routes(channel, index):
             if route.settings != requested:
                 raise MachineError(

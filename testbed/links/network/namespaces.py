@@ -12,10 +12,8 @@ with nodes that compute already.
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
-import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -23,15 +21,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from testbed.errors import MachineError
-from testbed.process import BIND, call, mount, unmount, unshare
+from testbed.process import BIND, NEW_NETWORK, call, mount, unmount, unshare
 
 T = TypeVar("T")
-_NEWNET = 0x40000000
 OWN = "/proc/thread-self/ns/net"
 NAMED = Path("/run/netns")
 """Where ``ip netns`` looks too, so that a kept run can be inspected with it."""
-
-_IPV6 = Path("/proc/sys/net/ipv6/conf")
 
 SETTINGS = {
     "net.ipv4.tcp_no_metrics_save": "1",
@@ -46,8 +41,15 @@ SETTINGS = {
 }
 """Settings of a namespace, as sysctl(8) calls them; also in ``compose/base.yaml``."""
 
-FILTERS = ("iptables", "ip6tables", "arptables")
-"""Filters that bridges hand packets to where br_netfilter is loaded: we use none."""
+UNUSED = {
+    "net.ipv6.conf.all.disable_ipv6": "1",
+    "net.ipv6.conf.default.disable_ipv6": "1",
+    # Bridges hand packets to these filters where br_netfilter is loaded.
+    "net.bridge.bridge-nf-call-iptables": "0",
+    "net.bridge.bridge-nf-call-ip6tables": "0",
+    "net.bridge.bridge-nf-call-arptables": "0",
+}
+"""Settings that switch off what we do not use, where the kernel has it."""
 
 
 @contextmanager
@@ -63,15 +65,7 @@ def opened(netns: str) -> Iterator[int]:
 def enter(netns: str) -> None:
     """Move the calling thread into a namespace for good. Raises OSError."""
     with opened(netns) as descriptor:
-        call("setns", descriptor, _NEWNET)
-
-
-def without_ipv6(*names: str) -> None:
-    """Disable IPv6 on devices of this namespace (``all``, ``default``: also on later ones)."""
-    for name in names:
-        switch = _IPV6 / name / "disable_ipv6"
-        if switch.exists():
-            switch.write_text("1")
+        call("setns", descriptor, NEW_NETWORK)
 
 
 @contextmanager
@@ -85,12 +79,7 @@ def inside(netns: str | None) -> Iterator[None]:
         try:
             yield
         finally:
-            call("setns", home, _NEWNET)
-
-
-def leave_for_new() -> None:
-    """Move the calling thread into a fresh namespace that ends with it. Raises OSError."""
-    unshare(_NEWNET)
+            call("setns", home, NEW_NETWORK)
 
 
 def apart(action: Callable[[], T]) -> T:
@@ -104,11 +93,6 @@ def path_of(name: str) -> str:
     return str(NAMED / name)
 
 
-def stands(path: str) -> bool:
-    """Return whether there is a namespace at ``path``: a file that is left of one is none."""
-    return os.path.ismount(path)
-
-
 def make(name: str) -> str:
     """Make a namespace that stays until it is removed; returns its path. Raises OSError."""
     NAMED.mkdir(parents=True, exist_ok=True)
@@ -116,7 +100,7 @@ def make(name: str) -> str:
     path.touch(mode=0o444, exist_ok=False)
 
     def hold() -> None:
-        leave_for_new()
+        unshare(NEW_NETWORK)
         mount(OWN, path, None, BIND)
 
     try:
@@ -127,24 +111,14 @@ def make(name: str) -> str:
     return str(path)
 
 
-def identity(path: str | Path) -> tuple[int, int]:
-    """The namespace that ``path`` leads to, the same for all its paths. Raises OSError."""
-    state = os.stat(path)  # noqa: PTH116 - of strings, too
-    return state.st_dev, state.st_ino
-
-
 def inhabitants(netns: str) -> list[int]:
     """The processes in a namespace, this one excepted."""
-    try:
-        wanted = identity(netns)
-    except FileNotFoundError:
-        return []
     pids = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         with suppress(OSError):  # it has ended, or is not to be looked into
-            if identity(entry / "ns/net") == wanted:
+            if (entry / "ns/net").samefile(netns):
                 pids.append(int(entry.name))
     return pids
 
@@ -171,11 +145,11 @@ def remove(name: str) -> bool:
 
 def settle() -> None:
     """Set the calling thread's namespace up, before any socket is made in it."""
+    for name, value in UNUSED.items():
+        if (file := _file(name)).exists():
+            file.write_text(value)
     for name, value in SETTINGS.items():
         _file(name).write_text(value)
-    for name in FILTERS:
-        if (file := _file(f"net.bridge.bridge-nf-call-{name}")).exists():
-            file.write_text("0")
 
 
 def _file(name: str) -> Path:
@@ -191,20 +165,6 @@ def setting(name: str, netns: str | None = None) -> str:
 def available_congestion(netns: str | None = None) -> tuple[str, ...]:
     """The congestion controls that the kernel has loaded."""
     return tuple(setting("net.ipv4.tcp_available_congestion_control", netns).split())
-
-
-def require_congestion(congestion: str) -> None:
-    """Raises MachineError for a congestion control that the kernel neither has nor loads for this
-    process.
-
-    A socket is asked: that takes no privilege, and loads what root may have loaded.
-    """
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        try:
-            probe.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion.encode())
-        except OSError as error:
-            if error.errno != errno.EPERM:  # known, and routes may have it whoever may select it
-                raise unknown(congestion, None, error) from error
 
 
 def unknown(congestion: str | None, netns: str | None, error: OSError) -> MachineError:

@@ -39,18 +39,16 @@ def build(plan: TopologyPlan) -> dict[str, tuple[Interface, Interface]]:
     """Make everything; returns each node's data NIC and its port at the switch. Raises OSError."""
     switch, middle = map(_make_namespace, (plan.switch_netns, plan.control_netns))
     with NetlinkChannel(switch) as inner, NetlinkChannel(middle) as host:
-        data = devices.add_bridge(inner, SWITCH)
-        devices.add_address(inner, data.index, plan.switch_address, plan.prefix_bits)
-        devices.set_up(inner, data.index)
-        bridges.prune(switch, data.index)
-        control = devices.add_bridge(host, plan.control_bridge)
-        devices.add_address(host, control.index, plan.control_host, plan.prefix_bits)
-        devices.set_up(host, control.index)
+        data = devices.add_bridge(inner, SWITCH).index
+        _address(inner, data, plan.switch_address, plan.prefix_bits)
+        bridges.prune(inner, switch, data)
+        control = devices.add_bridge(host, plan.control_bridge).index
+        _address(host, control, plan.control_host, plan.prefix_bits)
         wired = {
-            node.name: _build_node(plan, node, (switch, inner, data.index), (host, control.index))
+            node.name: _build_node(plan, node, (switch, inner, data), (host, control))
             for node in plan.nodes
         }
-        residents = [Resident(switch, data.index, plan.switch_address)]
+        residents = [Resident(switch, data, plan.switch_address)]
         for node, (nic, _) in zip(plan.nodes, wired.values(), strict=True):
             residents.append(Resident(nic.netns, nic.index, node.data_address))
         acquaint(residents)
@@ -105,24 +103,23 @@ def _build_node(
     devices.set_link(channel, outer.index, MASTER=control)
     devices.set_up(channel, outer.index)
     with NetlinkChannel(path) as own:
-        nic = _address(own, NIC, node.data_address, plan.prefix_bits)
-        add_forwarding(inner, port.index, devices.device(own, nic).mac)
-        _address(own, CONTROL_NIC, node.control_address, plan.prefix_bits)
-    return Interface(path, nic, NIC), Interface(switch_path, port.index, node.port)
+        nic, control_nic = (devices.named(own, name) for name in (NIC, CONTROL_NIC))
+        _address(own, nic.index, node.data_address, plan.prefix_bits)
+        add_forwarding(inner, port.index, nic.mac)
+        _address(own, control_nic.index, node.control_address, plan.prefix_bits)
+    return Interface(path, nic.index, NIC), Interface(switch_path, port.index, node.port)
 
 
-def _address(channel: NetlinkChannel, name: str, address: str, prefix_bits: int) -> int:
-    index = devices.named(channel, name).index
+def _address(channel: NetlinkChannel, index: int, address: str, prefix_bits: int) -> None:
+    """Give a device an address and switch it on."""
     devices.add_address(channel, index, address, prefix_bits)
     devices.set_up(channel, index)
-    return index
 
 
 def _make_namespace(name: str, *, contained: bool = False) -> str:
     """``contained``: by a container, which may not be allowed to settle it."""
     path = namespaces.make(name)
     with namespaces.inside(path), suppress(OSError) if contained else nullcontext():
-        namespaces.without_ipv6("all", "default")
         namespaces.settle()
     with NetlinkChannel(path) as channel:
         devices.set_up(channel, 1)
@@ -153,9 +150,9 @@ def remove_racks(plan: RackPlan) -> list[str]:
 def _build_rack(
     alias: str, rack: RackWires, home: str, inner: NetlinkChannel, built: Racks
 ) -> None:
-    core_netns = _core(rack)
+    first = _first_port(rack)
+    core_netns = first.netns
     with NetlinkChannel(core_netns) as outer:
-        first = next(iter(rack.members.values())).port
         core = devices.device(outer, first.index).master
         if not core:
             raise OSError(
@@ -163,7 +160,7 @@ def _build_rack(
             )
         bridge = devices.add_bridge(inner, rack.bridge)
         _connect(inner, bridge.index, None)
-        bridges.prune(home, bridge.index)
+        bridges.prune(inner, home, bridge.index)
         port = devices.add_veth(outer, rack.port, rack.uplink, home)
         devices.set_link(outer, port.index, IFALIAS=alias)
         _connect(outer, port.index, core)
@@ -204,7 +201,7 @@ def _direct(
 
 def _remove_rack(alias: str, rack: RackWires, home: str) -> None:
     """The port at the core tells by its master where the members belong."""
-    core_netns = _core(rack)
+    core_netns = _first_port(rack).netns
     with NetlinkChannel(core_netns) as outer, NetlinkChannel(home) as inner:
         port = devices.find(outer, rack.port)
         if port is not None and port.alias == alias:
@@ -227,7 +224,7 @@ def _move(
     """Plug a port into ``bridge``, in another namespace if need be; returns its index there."""
     index = devices.named(source, port.name).index
     if ways[0] != ways[1]:
-        devices.move(source, index, ways[1] or "/proc/thread-self/ns/net")
+        devices.move(source, index, ways[1] or namespaces.OWN)
         index = devices.named(target, port.name).index
     _connect(target, index, bridge)
     return index
@@ -241,5 +238,6 @@ def _connect(channel: NetlinkChannel, index: int, bridge: int | None) -> None:
     devices.set_up(channel, index)
 
 
-def _core(rack: RackWires) -> str | None:
-    return next(iter(rack.members.values())).port.netns
+def _first_port(rack: RackWires) -> Interface:
+    """One of the members' ports at the core; all are in the same namespace."""
+    return next(iter(rack.members.values())).port

@@ -19,6 +19,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
 from math import floor, inf, sqrt
+from operator import itemgetter
 from typing import Any
 
 from testbed.links.replay.interval_errors import (
@@ -78,8 +79,6 @@ class Outages:
     ) -> None:
         """It was over at ``due_s``. ``last``: bytes so far and queue at the last look before;
         ``now``: bytes so far at the first look after, and when that was."""
-        if self._open is None:
-            return
         carried, now_s = now
         explained = round(rate_bits / 8 * max(0.0, now_s - due_s)) + burst_bytes(rate_bits)
         self.close(due_s, carried - explained)
@@ -273,7 +272,7 @@ class DeliveryLog:
         A change that was due before ``until_s`` and comes after this no longer changes what was
         judged. ``rates_from_s``: rates are wanted from then on.
         """
-        after = bisect_right(self.marks, until_s, key=_time)
+        after = bisect_right(self.marks, until_s, key=itemgetter(0))
         if not after:
             return
         self._close(until_s, until_s)
@@ -282,7 +281,7 @@ class DeliveryLog:
         self._forget_looks(bisect_right(self.looks, self.marks[0][0], key=lambda look: look.to_s))
         open_s = [bins.begin[0] for bins in (self.folded.seconds, self.folded.steps) if bins.begin]
         needed_s = min(self.marks[0][0], rates_from_s, *open_s)
-        self._forget_rates(bisect_right(self.rates, needed_s, key=_time) - 1)
+        self._forget_rates(bisect_right(self.rates, needed_s, key=itemgetter(0)) - 1)
         self._forget_outages(len(self.outages) - 1)
         if len(self.lateness_s) > MOST_LATENESS:
             self.folded.lateness.take(self.lateness_s)
@@ -393,10 +392,6 @@ def _slack(whole: Folded, bundle_bytes: int) -> float:
     requested, rows = whole.busy.asked_bits, whole.rows
     # errors of which none knows of the others add up as the root of their number
     return 8 * bundle_bytes * min(rows, 2 * sqrt(rows)) / requested if requested else 0.0
-
-
-def _time(entry: tuple[float, int]) -> float:
-    return entry[0]
 
 
 def lateness_ms(lateness_s: Iterable[float]) -> dict[str, float | None] | None:

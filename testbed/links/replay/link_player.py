@@ -27,7 +27,7 @@ from testbed.errors import LinkError
 from testbed.links.netem_stage import NetemConfig, NetemStage
 from testbed.links.replay.delivery_report import RECHARGED_S, EndReport, measures
 from testbed.links.replay.sampler import LinkSampler
-from testbed.links.shaper import CLOSED_RATE_BITS, ShapedQueue
+from testbed.links.shaper import ShapedQueue
 from testbed.links.tc.parameters import LARGEST_CHARGE_BYTES, TICK_NS, LinkPace, pace
 from testbed.scenario.link_state import (
     FRAME_BYTES,
@@ -40,9 +40,7 @@ from testbed.scenario.link_state import (
 LONGEST_NS = round(RECHARGED_S * 1e9)
 """One charge never counts for more than this: the kernel forgets debts beyond 60 s."""
 
-RENEW_NS = 5_000_000
-
-SLOW_NS = RENEW_NS
+RENEW_NS = SLOW_NS = 5_000_000
 """Rates at which a full frame takes longer than this are low (1514 B: below 2.42 Mbit/s)."""
 
 MOST_OVERHEAD_BYTES = 65_535
@@ -311,9 +309,8 @@ class LinkPlayer:
         first = self.upcoming[0]
         near = first.at_ns - now_ns < NEAR_NS
         if near and first.message is None and not first.shape.drop:
-            latest_ns = first.due_ns - self._half_bundle_ns(
-                self.shape.rate_bits
-            )  # less would be served before
+            # less would be served before
+            latest_ns = first.due_ns - self._half_bundle_ns(self.shape.rate_bits)
             leaves_ns = max((first.at_ns + first.due_ns) // 2, latest_ns)
             steps, bundle = self._following, self._bundle_bytes
             setting = pace_at(self.shape, leaves_ns, known_ns, steps, bundle, early=True)
@@ -328,9 +325,8 @@ class LinkPlayer:
         if self.slow is None and self._outage is not None:
             self.adjusted, message = self._outage
             self.slow = LowRateDebt()
-            self._look_after(
-                self.slow, now_ns
-            )  # the debt of a packet that left long ago counts no more
+            # the debt of a packet that left long ago counts no more
+            self._look_after(self.slow, now_ns)
             self.shaped.send(message)
             self._look_after(self.slow, now_ns)
         else:
@@ -407,7 +403,7 @@ class LinkPlayer:
 
 
 def _pace(shape: LinkState) -> LinkPace:
-    return pace(shape.rate_bits or CLOSED_RATE_BITS, shape.overhead_bytes)
+    return pace(shape.rate_bits, shape.overhead_bytes)
 
 
 def _queueing(shape: LinkState) -> tuple[int, int, bool]:

@@ -44,7 +44,10 @@ class Replay(Thread):
 
     def add_changes(self, changes: Iterable[LinkChange], known_to_s: float | None) -> None:
         """Take more of the history, complete up to ``known_to_s`` (None: all there is)."""
-        dues = [self._prepare(change) for change in changes]
+        dues = [
+            self.tracks[change.end].due(change, self.t0_ns + round(change.time_s * 1e9))
+            for change in changes
+        ]
         known = FOREVER_NS if known_to_s is None else self.t0_ns + round(known_to_s * 1e9)
         self._inbox.put((dues, known))
 
@@ -86,27 +89,25 @@ class Replay(Thread):
                 self._change_all()
                 now = time.monotonic_ns()
             if now >= hold:
-                self._maintain_all()
+                for track in self._alive():
+                    self._maintain(track)
                 hold = now + RENEW_NS
             if now >= look:
                 self._look((look - self.t0_ns) % SAMPLE_NS < LOOK_NS)
-                look = _next(self.t0_ns, now, LOOK_NS)
+                look = now + LOOK_NS - (now - self.t0_ns) % LOOK_NS
             if now >= soon:
                 for track in self._resuming():
                     self._sample(track)
                 soon = now + SOON_NS
             for track in self._alive():
                 track.prepare_outage(now, self._known_ns(now))
-            waking = self._next_hold(hold), soon if self._resuming() else FOREVER_NS
+            holding = any(track.needs_care for track in self._alive())
+            waking = hold if holding else FOREVER_NS, soon if self._resuming() else FOREVER_NS
             self._sleep_until(min(look, self._next_due(), *waking))
         for track in self._alive():
             self._guarded(track, track.restore_plain_rate)
         self._look(closing=True)
         self._emit([event for track in self._alive() for event in track.sampler.end()])
-
-    def _prepare(self, change: LinkChange) -> PreparedChange:
-        due_ns = self.t0_ns + round(change.time_s * 1e9)
-        return self.tracks[change.end].due(change, due_ns)
 
     def _take_feed(self) -> None:
         fresh: list[PreparedChange] = []
@@ -148,10 +149,6 @@ class Replay(Thread):
         impaired = shape.impairments.to_json() if track.line is not None else None
         requested = (shape.rate_bits, shape.queue_bytes)
         return LinkChanged(*where, due_s, applied_s, *requested, impairments=impaired)
-
-    def _maintain_all(self) -> None:
-        for track in self._alive():
-            self._maintain(track)
 
     def _maintain(self, track: LinkPlayer) -> None:
         if track.needs_care:
@@ -195,14 +192,7 @@ class Replay(Thread):
     def _next_due(self) -> int:
         return self._pending[0].at_ns if self._pending else FOREVER_NS
 
-    def _next_hold(self, hold: int) -> int:
-        return hold if any(track.needs_care for track in self._alive()) else FOREVER_NS
-
     def _sleep_until(self, time_ns: int) -> None:
         """In short naps, so that ``finish`` is not kept waiting."""
         while not self._stopping and (left := time_ns - time.monotonic_ns()) > 0:
             time.sleep(min(left, LOOK_NS) / 1e9)
-
-
-def _next(origin_ns: int, now_ns: int, every_ns: int) -> int:
-    return now_ns + every_ns - (now_ns - origin_ns) % every_ns

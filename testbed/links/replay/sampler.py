@@ -8,7 +8,6 @@ from testbed.links.netem_stage import NetemStage
 from testbed.links.replay.delivery_report import DeliveryLog, Outages
 from testbed.links.replay.interval_errors import Mismatch, ReadBack, Sample, served_at
 from testbed.links.shaper import ShapedQueue
-from testbed.links.tc import htb
 from testbed.links.tc.parameters import LinkPace, pace
 from testbed.records.events import Event, LinkMismatch, LinkSample
 from testbed.scenario.link_state import FRAME_BYTES, LinkState
@@ -87,9 +86,7 @@ class LinkSampler:
             self._outages.end(due_s, last, (self._charged, self._now_s), shape.rate_bits)
             self._watch_outage()
 
-    def look(
-        self, now_s: float, shape: LinkState, adjusted: LinkPace | None = None
-    ) -> htb.ClassCounters:
+    def look(self, now_s: float, shape: LinkState, adjusted: LinkPace | None = None) -> None:
         """Read counters and settings; the kernel has been asked for ``shape``. Raises
         KernelRefused.
 
@@ -107,7 +104,6 @@ class LinkSampler:
         self._charges.append((now_s, self._charged))
         self._read_back(shape, adjusted)
         self._watch_outage()
-        return self._now
 
     def _stood(self, gap_s: float) -> bool:
         """Return whether a queue stood since the last look, ``gap_s`` ago."""

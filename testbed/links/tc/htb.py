@@ -10,10 +10,9 @@ ns. The link layer is declared Ethernet, so that no rate table has to be sent.
 from __future__ import annotations
 
 import errno
-from abc import ABC, abstractmethod
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from pyroute2.netlink import NLM_F_ACK, NLM_F_CREATE, NLM_F_ECHO, NLM_F_EXCL, NLM_F_REPLACE
 from pyroute2.netlink.rtnl import (
@@ -40,6 +39,7 @@ from testbed.links.tc.netlink import (
     NetlinkChannel,
     NetlinkMessage,
     encode,
+    nest,
     tolerating,
     tree,
 )
@@ -54,6 +54,7 @@ from testbed.links.tc.parameters import (
 from testbed.scenario.link_state import LinkDirection
 
 ADD, PUT = NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL, NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE
+CHANGE = NLM_F_ACK
 AT_ROOT = TC_H_ROOT
 ROOT_HANDLE = ROOT << 16
 CLASS = ROOT_HANDLE | CLASS_MINOR
@@ -159,18 +160,11 @@ def add_root(index: int) -> bytes:
     return encode(message, RTM_NEWQDISC, ADD)
 
 
-def add_class(index: int, setting: LinkPace) -> bytes:
-    """Make the class."""
-    return encode(_class(index, setting), RTM_NEWTCLASS, ADD)
+def set_class(index: int, setting: LinkPace, flags: int = CHANGE) -> bytes:
+    """Change our class in place (the queue and the debt stay), or make it (``ADD``).
 
-
-def change_class(index: int, setting: LinkPace) -> bytes:
-    """Change the class in place; the queue and the debt stay."""
-    return encode(_class(index, setting), RTM_NEWTCLASS, NLM_F_ACK)
-
-
-def _class(index: int, setting: LinkPace) -> NetlinkMessage:
-    """Our class, with every value: what is left out the kernel would set to something else."""
+    Every value is told: what is left out the kernel would set to something else.
+    """
     rate, ticks = min(setting.rate_bytes, MAX32), setting.burst_ticks
     parameters: Fields = {"buffer": ticks, "cbuffer": ticks, "quantum": QUANTUM_BYTES}
     for which in ("rate", "ceil"):
@@ -184,21 +178,15 @@ def _class(index: int, setting: LinkPace) -> NetlinkMessage:
     options: list[Attribute] = [("TCA_HTB_PARMS", parameters)]
     if setting.rate_bytes >= MAX32:
         options += [(f"TCA_HTB_{which}64", setting.rate_bytes) for which in ("RATE", "CEIL")]
-    return traffic_control(index, CLASS, ROOT_HANDLE, "htb", tree(*options))
+    message = traffic_control(index, CLASS, ROOT_HANDLE, "htb", tree(*options))
+    return encode(message, RTM_NEWTCLASS, flags)
 
 
-def add_leaf(index: int, leaf: int, limit_bytes: int) -> bytes:
-    """Put a new, empty queue in the place of the old one; ``leaf`` is its major handle."""
-    return encode(_leaf(index, leaf, limit_bytes), RTM_NEWQDISC, PUT)
-
-
-def change_leaf(index: int, leaf: int, limit_bytes: int) -> bytes:
-    """Change the queue's length in place; what waits stays."""
-    return encode(_leaf(index, leaf, limit_bytes), RTM_NEWQDISC, NLM_F_ACK)
-
-
-def _leaf(index: int, leaf: int, limit_bytes: int) -> NetlinkMessage:
-    return traffic_control(index, leaf << 16, CLASS, "bfifo", {"limit": limit_bytes})
+def set_leaf(index: int, leaf: int, limit_bytes: int, flags: int = CHANGE) -> bytes:
+    """Change the queue's length in place (what waits stays), or put a new, empty queue in the place
+    of the old one (``PUT``). ``leaf`` is its major handle."""
+    message = traffic_control(index, leaf << 16, CLASS, "bfifo", {"limit": limit_bytes})
+    return encode(message, RTM_NEWQDISC, flags)
 
 
 def delete_root(index: int, handle: int = ROOT_HANDLE) -> bytes:
@@ -273,8 +261,11 @@ class QdiscDevice:
     redirect: int | None = None
 
 
-class RootQdisc(ABC):
+class RootQdisc:
     """The root queueing discipline of a device, with a socket in its namespace."""
+
+    handle: ClassVar[int]
+    """The one that we give it: a root with another is somebody else's."""
 
     def __init__(self, end: LinkDirection, where: QdiscDevice) -> None:
         self.end, self.where = end, where
@@ -286,7 +277,9 @@ class RootQdisc(ABC):
         """Take away what was installed and close; what has vanished with its device is no error."""
         with self._channel, ExitStack() as last_first:
             if self.installed:
-                last_first.callback(tolerating(*_GONE)(self.send), self._deletion())
+                last_first.callback(
+                    tolerating(*_GONE)(self.send), delete_root(self.where.index, self.handle)
+                )
             # The redirect goes first: what arrives must not be sent to a device that has no queue
             # any more.
             if self.where.redirect is not None and self._led_in:
@@ -297,10 +290,6 @@ class RootQdisc(ABC):
     def send(self, *messages: bytes) -> None:
         """Have prepared messages carried out. Raises KernelRefused."""
         self._channel.send(*messages)
-
-    @abstractmethod
-    def _deletion(self) -> bytes:
-        """The message that removes it."""
 
     def _make_room(self) -> None:
         """Remove a root of ours from an earlier run. Raises LinkError for any other."""
@@ -330,11 +319,9 @@ class RootQdisc(ABC):
             )
         self._led_in = True
 
-    def _qdiscs(self) -> list[Qdisc]:
-        return qdiscs(self._channel, self.where.index)
-
     def _root(self) -> Qdisc | None:
-        return next((qdisc for qdisc in self._qdiscs() if qdisc.parent == AT_ROOT), None)
+        listed = qdiscs(self._channel, self.where.index)
+        return next((qdisc for qdisc in listed if qdisc.parent == AT_ROOT), None)
 
     def _mismatch(self, requested: str, actual: str) -> LinkError:
         return LinkError(self.end.link, self.end.direction, requested=requested, actual=actual)
@@ -350,12 +337,9 @@ def redirect(channel: NetlinkChannel, index: int, target: int) -> None:
 def filter_to(index: int, target: int) -> NetlinkMessage:
     """A filter that any packet passes, with the redirect as its action."""
     mirred = {"action": tc_actions["stolen"], "eaction": _REDIRECT, "ifindex": target}
-    action = tree(
-        ("TCA_ACT_KIND", "mirred"), ("TCA_ACT_OPTIONS", tree(("TCA_MIRRED_PARMS", mirred)))
-    )
-    options = tree(
-        ("TCA_U32_SEL", {"keys": _ANY_PACKET}), ("TCA_U32_ACT", tree(("TCA_ACT_PRIO_1", action)))
-    )
+    parameters = ("TCA_ACT_OPTIONS", tree(("TCA_MIRRED_PARMS", mirred)))
+    action = nest("TCA_ACT_PRIO_1", ("TCA_ACT_KIND", "mirred"), parameters)
+    options = tree(("TCA_U32_SEL", {"keys": _ANY_PACKET}), nest("TCA_U32_ACT", action))
     message = traffic_control(index, 0, _INGRESS, "u32", options)
     message.fields["info"] = _PRIORITY << 16 | _EVERY_PROTOCOL
     return message

@@ -14,16 +14,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from pyroute2.netlink import NLM_F_ACK, NLM_F_ECHO
+from pyroute2.netlink import NLM_F_ECHO
 from pyroute2.netlink.rtnl import RTM_GETQDISC, RTM_NEWQDISC
 from pyroute2.netlink.rtnl.tcmsg import tcmsg
 
-from testbed.links.tc.htb import ADD, AT_ROOT, traffic_control
+from testbed.links.tc.htb import AT_ROOT, CHANGE, traffic_control
 from testbed.links.tc.netlink import (
     Attribute,
     AttributeReader,
     Fields,
-    NetlinkMessage,
     encode,
     tree,
 )
@@ -37,7 +36,12 @@ _OPTIONS = "TCA_OPTIONS."
 _LOSS = f"{_OPTIONS}TCA_NETEM_LOSS."
 _FOUR_STATES = ("p13", "p31", "p32", "p23", "p14")
 _TWO_STATES = ("p", "r", "h", "k1")
-_SLOT = ("min_delay", "max_delay", "max_packets", "max_bytes")
+_SLOT = {
+    "min_delay": "shortest_ns",
+    "max_delay": "longest_ns",
+    "max_packets": "packets",
+    "max_bytes": "bytes",
+}
 _SHARES = {
     ("TCA_NETEM_CORR", "delay_corr"): "delay_correlation",
     ("TCA_NETEM_CORR", "dup_corr"): "duplicate_correlation",
@@ -49,6 +53,7 @@ _SHARES = {
 """The share of ``Impairments`` in a field of an attribute, keyed by attribute and field."""
 _HELD = AttributeReader(
     tcmsg,
+    "TCA_KIND",
     *(_OPTIONS + name for name in ("delay", "limit", "loss", "gap", "duplicate", "jitter")),
     *(f"{_OPTIONS}TCA_NETEM_{name}64.value" for name in ("LATENCY", "JITTER")),
     f"{_OPTIONS}TCA_NETEM_RATE.rate",
@@ -66,7 +71,6 @@ _COUNTERS = AttributeReader(
     *(f"TCA_STATS2.TCA_STATS_{name}" for name in ("BASIC.packets", "PKT64.value", "BASIC.bytes")),
     *(f"TCA_STATS2.TCA_STATS_QUEUE.{name}" for name in ("drops", "qlen")),
 )
-_KIND = AttributeReader(tcmsg, "TCA_KIND")
 
 
 class NetemState(NamedTuple):
@@ -88,23 +92,20 @@ class LineCounters(NamedTuple):
     """Packets on their way."""
 
 
-def add(index: int, state: NetemState) -> bytes:
-    """Install it as the root of a device."""
-    return encode(_message(index, _options(state, with_table=True)), RTM_NEWQDISC, ADD)
-
-
-def change(index: int, state: NetemState, *, with_table: bool = True) -> bytes:
-    """Change it in place; packets on their way keep their times."""
-    return encode(_message(index, _options(state, with_table)), RTM_NEWQDISC, NLM_F_ACK)
+def set_line(
+    index: int, state: NetemState, flags: int = CHANGE, *, with_table: bool = True
+) -> bytes:
+    """Change it in place (packets on their way keep their times), or install it as the root of a
+    device (``ADD``)."""
+    options = _options(state, with_table)
+    return encode(
+        traffic_control(index, LINE_HANDLE, AT_ROOT, "netem", options), RTM_NEWQDISC, flags
+    )
 
 
 def read(index: int) -> bytes:
     """Ask for it."""
     return encode(traffic_control(index, LINE_HANDLE, AT_ROOT), RTM_GETQDISC, NLM_F_ECHO)
-
-
-def _message(index: int, options: Fields) -> NetlinkMessage:
-    return traffic_control(index, LINE_HANDLE, AT_ROOT, "netem", options)
 
 
 def _options(state: NetemState, with_table: bool) -> Fields:
@@ -119,16 +120,7 @@ def _options(state: NetemState, with_table: bool) -> Fields:
         ("TCA_NETEM_RATE", {"rate": _MAX32 if chosen.ordered else 0}),
         *([("TCA_NETEM_RATE64", ORDER_BYTES_S)] if chosen.ordered else []),
         ("TCA_NETEM_ECN", int(chosen.ecn)),
-        (
-            "TCA_NETEM_SLOT",
-            dict(
-                zip(
-                    _SLOT,
-                    (slot.shortest_ns, slot.longest_ns, slot.packets, slot.bytes),
-                    strict=True,
-                )
-            ),
-        ),
+        ("TCA_NETEM_SLOT", {field: getattr(slot, name) for field, name in _SLOT.items()}),
         *_loss_model(chosen.loss),
         *([("TCA_NETEM_DELAY_DIST", table(chosen.distribution))] if with_table else []),
         *([("TCA_NETEM_PRNG_SEED", chosen.seed)] if chosen.seed is not None else []),
@@ -185,9 +177,9 @@ def decode_counters(answer: bytes) -> LineCounters:
 
 def decode(answer: bytes) -> NetemState | None:
     """Settings in the answer to ``read``; None: no netem. ``distribution`` is uniform."""
-    if _KIND(answer) != (b"netem\0",):
+    kind, delay, limit, loss, gap, duplicate, jitter, delay64, jitter64, *others = _HELD(answer)
+    if kind != b"netem\0":
         return None
-    delay, limit, loss, gap, duplicate, jitter, delay64, jitter64, *others = _HELD(answer)
     rate, ecn, seed, *shares = others
     model = _MODEL(answer)
     impairments = Impairments(

@@ -16,11 +16,7 @@ class Statistics(common.stats2):
     """``TCA_STATS2``, to its last attribute; without what single disciplines tell."""
 
     nla_map = (
-        ("TCA_STATS_UNSPEC", "none"),
-        ("TCA_STATS_BASIC", "basic"),
-        ("TCA_STATS_RATE_EST", "rate_est"),
-        ("TCA_STATS_QUEUE", "queue"),
-        ("TCA_STATS_APP", "hex"),
+        *common.stats2.nla_map,
         ("TCA_STATS_RATE_EST64", "hex"),
         ("TCA_STATS_PAD", "hex"),
         ("TCA_STATS_BASIC_HW", "basic"),
@@ -97,32 +93,15 @@ class NetemOptions(sched_netem.options):
         )
 
 
-class Action(common_act.tca_act_prio.tca_act):
-    """An action of a filter, with its counters."""
-
-    nla_flags = NLA_F_NESTED
-    stats2 = Statistics
-
-
-class Actions(common_act.tca_act_prio):
-    """``TCA_U32_ACT``."""
-
-    nla_flags = NLA_F_NESTED
-    tca_act = Action
-
-
 class U32Options(cls_u32.options):
     """``TCA_OPTIONS`` of a u32 filter."""
 
     nla_flags = NLA_F_NESTED
-    tca_act_prio = Actions
 
 
-def _plugin(base: object, **parts: object) -> SimpleNamespace:
-    return SimpleNamespace(**{**vars(base), **parts})
-
-
-plugins["htb"] = _plugin(sched_htb, options=HtbOptions, stats2=Statistics)
-plugins["netem"] = _plugin(sched_netem, options=NetemOptions, stats2=Statistics)
+_HTB = {**vars(sched_htb), "options": HtbOptions, "stats2": Statistics}
+plugins["htb"] = SimpleNamespace(**_HTB)
+plugins["netem"] = SimpleNamespace(options=NetemOptions, stats2=Statistics)
 plugins["bfifo"] = SimpleNamespace(options=ByteQueue, stats2=Statistics)
-plugins["u32"] = _plugin(cls_u32, options=U32Options)
+plugins["u32"] = SimpleNamespace(options=U32Options)
+common_act.tca_act_prio.tca_act.stats2 = Statistics
