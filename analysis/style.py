@@ -18,6 +18,7 @@ from matplotlib import style as mpl_style
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import PlaceHolderLayoutEngine
 from matplotlib.patches import Patch
 
 from analysis.load import Run
@@ -263,11 +264,21 @@ def save(
     return paths
 
 
+def lay_out(figure: Figure) -> None:
+    """Place what is in a figure, once for all its files: that takes as long as drawing it."""
+    engine = figure.get_layout_engine()
+    if engine is not None and not isinstance(engine, PlaceHolderLayoutEngine):
+        figure.set_dpi(mpl.rcParams["savefig.dpi"])
+        engine.execute(figure)
+        figure.set_layout_engine("none")
+
+
 def write(figure: Figure, path: Path) -> None:
     """Into ``path``, whose ending (.png, .pdf, .svg) says of what kind. The same figure gives the
     same bytes."""
     kind = path.suffix.removeprefix(".")
     drawn = BytesIO()
+    lay_out(figure)
     figure.savefig(drawn, format=kind, metadata=dict(_UNDATED[kind]))
     try:
         write_data_atomically(path, drawn.getvalue())

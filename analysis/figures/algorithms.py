@@ -10,7 +10,6 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
-from adjustText import adjust_text
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -236,6 +235,8 @@ def draw_pareto(runs: Sequence[Run]) -> Figure:
 
 def _label_points(axes: Axes, rows: Rows) -> None:
     """Write every fixed density beside its point, where no marker, interval or front is."""
+    from adjustText import adjust_text  # with half of scipy
+
     texts = [
         axes.text(row["time_s"], row["accuracy"], f"{row['density']:g}", fontsize=7, color=_FIXED)
         for row in rows

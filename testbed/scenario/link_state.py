@@ -148,6 +148,9 @@ FRAME_BYTES = MTU_BYTES + 14
 SEGMENT_HEADER_BYTES = 66
 """Ethernet 14, IPv4 20, TCP 20, timestamps 12: what a TCP segment adds to its payload."""
 
+UNKNOWN_RTT_US = 0xFFFFFFFF
+"""The least round-trip time, in the kernel's words, of a TCP socket that has measured none."""
+
 SEGMENT_BYTES = FRAME_BYTES - SEGMENT_HEADER_BYTES
 """Payload of a full segment: 1448."""
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ruamel.yaml import YAML
+from ruamel.yaml.composer import Composer
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
@@ -49,14 +50,33 @@ class Document:
         return self.lines.get(place, 1)
 
 
+class _Nested(Exception):
+    """Raised at the first thing that is nested too deeply, with its line."""
+
+
+class _Composer(Composer):
+    """Goes no deeper than ``MAX_DEPTH``: the more levels there are, the longer the next takes."""
+
+    _level = -1
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self._level == MAX_DEPTH:
+            raise _Nested(self.parser.peek_event().start_mark.line + 1)
+        self._level += 1
+        node = super().compose_node(parent, index)
+        self._level -= 1
+        return node
+
+
 def parse(text: str, path: str) -> Document:
     """The data written in ``text``. Raises InputError with ``path:line``."""
     yaml = YAML(typ="safe", pure=True)
+    yaml.Composer = _Composer
     yaml.composer.warn_double_anchors = False  # a later anchor of the same name is no mistake
     try:
         root = yaml.compose(text)
-    except RecursionError:
-        raise _too_deep(path, _deep_line(text)) from None
+    except _Nested as error:
+        raise _too_deep(path, error.args[0]) from None
     except MarkedYAMLError as error:
         raise _broken(error, path) from None
     except ReaderError as error:
@@ -162,14 +182,3 @@ def _broken(error: MarkedYAMLError, path: str) -> InputError:
 
 def _too_deep(path: str, line: int) -> InputError:
     return InputError(f"nested more than {MAX_DEPTH} levels deep", where=f"{path}:{line}")
-
-
-def _deep_line(text: str) -> int:
-    """The line in which the nesting passes the limit."""
-    depth = 0
-    for event in YAML(typ="safe", pure=True).parse(text):
-        depth += type(event).__name__ in {"MappingStartEvent", "SequenceStartEvent"}
-        depth -= type(event).__name__ in {"MappingEndEvent", "SequenceEndEvent"}
-        if depth > MAX_DEPTH:
-            return int(event.start_mark.line) + 1
-    return 1

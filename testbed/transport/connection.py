@@ -18,7 +18,7 @@ from math import ceil
 from typing import NamedTuple
 
 from testbed.node import Message
-from testbed.scenario.link_state import SEGMENT_HEADER_BYTES
+from testbed.scenario.link_state import SEGMENT_HEADER_BYTES, UNKNOWN_RTT_US
 from testbed.transport.frame import HEADER_BYTES, MAX_BODY, Frame, framed
 from testbed.transport.frame_reader import FrameReader, ask_for_stamps
 
@@ -49,8 +49,6 @@ class SocketCounters:
 
 
 _TCP_INFO = struct.Struct("=16xI32xI44xI16xQQI8xI48xQQ")
-UNKNOWN = 0xFFFFFFFF
-"""The least round-trip time of a socket that has measured none."""
 
 
 class TcpInfo(NamedTuple):
@@ -92,7 +90,7 @@ class TcpInfo(NamedTuple):
             self.bytes_retransmitted,
             self.retransmits,
             self.segment_bytes,
-            None if self.least_rtt_us == UNKNOWN else self.least_rtt_us,
+            None if self.least_rtt_us == UNKNOWN_RTT_US else self.least_rtt_us,
         )
 
 

@@ -1,12 +1,14 @@
 """Carry out many ``testbed`` commands, each in a fork of one process that has imported the command already.
 
-    python hostile_commands.py CASES RESULTS
+    python hostile_commands.py < FILES
 
-CASES: a JSON list of ``{"arguments", "folder", "variables", "terminal", "limit_s", "interrupt", "lock",
-"plant"}``, all but the first optional.
-``terminal``: standard output is a terminal. ``interrupt``: SIGINT once this text was said. ``lock``: a file that somebody else
-has locked; ``plant``: a path, and where a link there leads. RESULTS: for each case ``{"code", "said"}``, the code being
-``"late"`` for one that had to be killed.
+Each line of FILES names a JSON file with cases by name: ``{"arguments", "folder", "variables", "terminal", "limit_s", "interrupt",
+"lock", "plant"}``, all but the first optional. ``terminal``: standard output is a terminal. ``interrupt``: SIGINT once this
+text was said. ``lock``: a file that somebody else has locked; ``plant``: a path, and where a link there leads.
+
+The cases of a file are tried one after the other, those of several files side by side. For each case a line
+``[name, {"code", "said"}]`` is appended to the same path with ``.results`` as its suffix; once all have been tried, the path
+is printed. A case that lasts longer than its limit is killed, has ``"late"`` as its code, and is the last of its file.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import select
 import signal
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +32,13 @@ KEY = b"hostile-list"
 KEY_CALLS = {"x86_64": (248, 250), "aarch64": (217, 219)}
 """add_key and keyctl."""
 _SESSION, _JOIN = -3, 1
-_LIMIT_S = 120.0
+LATE = "late"
+_LIMIT_S = 150.0
+"""The longest case waits for 10 s, and needs 3 s of a processor. All are waited for as long as each of them is in time."""
 MODULES = (
     "testbed.cli.exec", "testbed.cli.validate", "testbed.cli.report", "testbed.cli.run", "testbed.runner.exec.run", "testbed.scenario.load",
     "testbed.runner.comparison", "testbed.comm_trace.trace", "analysis.report", "analysis.figures",
+    "matplotlib.backends.backend_pdf", "fontTools.subset", "typer.rich_utils",
 )  # fmt: skip
 """What most of the commands import."""
 
@@ -65,8 +71,6 @@ def become(case: dict[str, Any], output: int) -> None:
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     except BaseException:
-        import traceback
-
         traceback.print_exc()
     finally:
         sys.stdout.flush()
@@ -103,7 +107,7 @@ def carried_out(case: dict[str, Any]) -> dict[str, Any]:
             break
     os.close(reading)
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    return {"code": "late" if late else status, "said": said.decode(errors="backslashreplace")}
+    return {"code": LATE if late else status, "said": said.decode(errors="backslashreplace")}
 
 
 def prepared(case: dict[str, Any]) -> dict[str, Any]:
@@ -123,9 +127,26 @@ def prepared(case: dict[str, Any]) -> dict[str, Any]:
         return carried_out(case)
 
 
+def try_all(cases: Path) -> None:
+    """In another fork: try the cases of a file, until one is late."""
+    for name, case in json.loads(cases.read_text()).items():
+        result = prepared(case)
+        with cases.with_suffix(".results").open("a") as results:
+            print(json.dumps([name, result]), file=results)
+        if result["code"] == LATE:
+            break
+
+
 if __name__ == "__main__":
     plant_key()
     for module in MODULES:  # once, for all forks
         importlib.import_module(module)
-    cases = json.loads(Path(sys.argv[1]).read_text())
-    Path(sys.argv[2]).write_text(json.dumps([prepared(case) for case in cases]))
+    for line in sys.stdin:
+        if os.fork() == 0:
+            try:
+                try_all(Path(line.rstrip("\n")))
+            except Exception:
+                traceback.print_exc()
+            finally:
+                os.write(1, line.encode())
+                os._exit(0)

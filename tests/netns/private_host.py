@@ -53,10 +53,9 @@ class PrivateHost:
         return subprocess.Popen(
             [*enter, f"--wd={self.folder}", *command],
             env=environment(**{_MARK: self.mark, "TMPDIR": "/run/tmp"}),
-            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             text=True,
-            **{"stderr": subprocess.STDOUT, **options},
+            **{"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT, **options},
         )
 
     def testbed(self, *arguments: str, user: bool = False) -> subprocess.Popen[str]:

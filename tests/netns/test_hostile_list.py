@@ -1,7 +1,8 @@
 """Seventy hostile things, as root and as a user: nothing escalates, nothing is left, nothing ends in a traceback.
 
 The list is ``hostile_list.ITEMS``. Those whose place is another test name it; all others are tried here: what a job can do by
-one job that tries it all (``hostile_job``), what a file or an argument can do by many commands (``hostile_commands``).
+one job that tries it all (``hostile_job``), what a file or an argument can do by many commands (``hostile_cases``,
+``hostile_records``), which one process carries out for each of the two (``hostile_commands``).
 """
 
 from __future__ import annotations
@@ -14,18 +15,22 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hostile_list import ITEMS, commands, records, spoil
+from hostile_cases import Case, commands, plant_settings
+from hostile_commands import LATE
+from hostile_list import ITEMS
+from hostile_records import records, spoil
 from private_host import PrivateHost
 from unprivileged import USER, as_user
 
 from testbed.runner.signals import CORES_PER_RUN
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.root, pytest.mark.timeout(900)]
 HERE = Path(__file__).parent
 WHO = ("root", "user")
 DOCUMENTED = {0, 1, 2, 3}
@@ -50,9 +55,12 @@ class Trial:
     strange: Path
     """The working folder, by a name that no shell likes."""
     sleeper: subprocess.Popen[str]
+    commands: subprocess.Popen[str]
+    """``hostile_commands``, which waits for cases."""
     results: dict[str, dict[str, Any]] = field(default_factory=dict)
-    cases: dict[str, dict[str, Any]] = field(default_factory=dict)
+    cases: dict[str, Case] = field(default_factory=dict)
     tried: dict[str, list[str]] = field(default_factory=dict)
+    begun: list[Path] = field(default_factory=list)
 
     @property
     def home(self) -> Path:
@@ -63,30 +71,65 @@ class Trial:
         """What nothing may be written to."""
         return self.home / "outside"
 
-    def start(self, name: str, cases: dict[str, dict[str, Any]]) -> subprocess.Popen[str]:
-        """Start these commands in this order."""
-        self.cases |= cases
-        (self.home / f"{name}.cases").write_text(json.dumps(list(cases.values())))
-        files = [str(self.home / f"{name}.{what}") for what in ("cases", "results")]
-        command = [sys.executable, str(HERE / "hostile_commands.py"), *files]
-        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        whole = as_user(self.home, *command) if self.who == "user" else command
-        return self.host.start("env", f"PATH={path}", f"HOME={self.home}", *whole)
+    def begin(self, **batches: dict[str, Case]) -> None:
+        """Have these commands tried, each batch in its order beside the others."""
+        files = []
+        for name, cases in batches.items():
+            self.cases |= cases
+            files.append(self.home / f"{name}.cases")
+            files[-1].write_text(json.dumps(cases))
+        self.own()
+        assert self.commands.stdin is not None
+        self.commands.stdin.writelines(f"{file}\n" for file in files)
+        self.commands.stdin.flush()
+        self.begun += files
 
-    def finish(
-        self, name: str, cases: dict[str, dict[str, Any]], process: subprocess.Popen[str]
-    ) -> None:
-        """Wait for them, and keep what came of each."""
-        said, _ = process.communicate(timeout=240)
-        file = self.home / f"{name}.results"
-        assert file.exists(), said
-        self.results |= dict(zip(cases, json.loads(file.read_text()), strict=True))
+    def finish(self) -> None:
+        """Wait for them, however long all take, and keep what came of each."""
+        assert self.commands.stdout is not None
+        waited_for, said = {f"{file}\n" for file in self.begun}, []
+        while waited_for and (line := self.commands.stdout.readline()):
+            said += [line] if line not in waited_for else []
+            waited_for.discard(line)
+        for file in self.begun:
+            results = file.with_suffix(".results")
+            lines = results.read_text().splitlines() if results.exists() else []
+            tried: dict[str, dict[str, Any]] = dict(map(json.loads, lines))
+            for name in json.loads(file.read_text()):
+                ended = name in tried and tried[name]["code"] != LATE
+                assert ended, f"{name!r} as {self.who} did not end: {tried.get(name)} {said}"
+            self.results |= tried
+        self.begun.clear()
+
+    def end(self) -> None:
+        """Have no more commands tried."""
+        assert self.commands.stdin is not None
+        self.commands.stdin.close()
+        self.commands.wait()
+
+    def close(self) -> None:
+        """Have everything end, and remove it."""
+        self.host.close()
+        self.sleeper.kill()
+        self.sleeper.wait()
+        self.end()
+        assert self.commands.stdout is not None
+        self.commands.stdout.close()
+        for descriptor in self.terminal:
+            os.close(descriptor)
+        shutil.rmtree(self.home)
 
     def own(self) -> None:
         """Have everything in the home be the user's who tries it."""
         if self.who == "user":
-            for path in (self.home, *self.home.rglob("*")):
-                os.chown(path, USER, USER, follow_symlinks=False)
+            give(self.home)
+
+
+def give(home: Path) -> None:
+    """To the user, with all that is in it."""
+    for path in (home, *home.rglob("*")):
+        with suppress(FileNotFoundError):  # a library's lock, meanwhile let go
+            os.chown(path, USER, USER, follow_symlinks=False)
 
 
 def standing(who: str) -> Trial:
@@ -101,15 +144,28 @@ def standing(who: str) -> Trial:
         (home / name).mkdir()
     for name in (".profile", "outside/manifest.json", "outside/log/worker-0.log", "precious/file"):
         (home / name).write_text("as it was\n")
+    plant_settings(home, home / "outside/sign")  # beside what starts as well
     host = PrivateHost(home)
     if who == "root":
         script = "ip netns add others && ip link add others0 type dummy && chmod 1777 /run/lock"
         host.start("sh", "-c", script).communicate()
-    sleeper = subprocess.Popen(["sleep", "300"], text=True)
+    before = host.state()
+    sleeper = subprocess.Popen(["sleep", "1000"], text=True)
     (home / "precious/cgroup.procs").write_text(f"{sleeper.pid}\n")
     master, slave = os.openpty()
     os.fchown(slave, USER if who == "user" else 0, -1)
-    return Trial(who, host, host.state(), (master, slave), strange, sleeper)
+    process = waiting(who, home, host)
+    return Trial(who, host, before, (master, slave), strange, sleeper, process)
+
+
+def waiting(who: str, home: Path, host: PrivateHost) -> subprocess.Popen[str]:
+    """Start what carries out commands, once for all of them."""
+    if who == "user":
+        give(home)
+    command = [sys.executable, str(HERE / "hostile_commands.py")]
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    whole = as_user(home, *command) if who == "user" else command
+    return host.start("env", f"PATH={path}", f"HOME={home}", *whole, stdin=subprocess.PIPE)
 
 
 def the_job(trial: Trial) -> dict[str, Any]:
@@ -127,49 +183,41 @@ def the_job(trial: Trial) -> dict[str, Any]:
     job = ["python", "-P", str(HERE / "hostile_job.py"), json.dumps(plan)]
     options = ["--out", "link", "--read", str(HERE)]
     return {
-        "arguments": ["exec", "links.yaml", *options, "--", *job], "folder": str(trial.strange),
-        "terminal": True, "limit_s": 120.0,
+        "arguments": ["exec", "links.yaml", *options, "--", *job], "folder": str(trial.strange), "terminal": True,
     }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def both() -> Iterator[dict[str, Trial]]:
-    """All that is tried, by both side by side."""
-    trials = {who: standing(who) for who in WHO}
+    """All that is tried, by both side by side. Beside a job, which waits for 10 s until it is killed, other commands run."""
+    trials: dict[str, Trial] = {}
     try:
-        for name, what in (("job", job_cases), ("commands", other_cases)):
-            started = []
-            for trial in trials.values():
-                cases = what(trial)
-                trial.own()
-                started.append((trial, cases, trial.start(name, cases)))
-            for trial, cases, process in started:
-                trial.finish(name, cases, process)
+        for who in WHO:
+            trials[who] = standing(who)
         for trial in trials.values():
+            few = (os.cpu_count() or 1) < CORES_PER_RUN
+            cases = commands(trial.home, few_processors=few)
+            trial.begin(job={"job": the_job(trial)}, commands=cases)
+        for trial in trials.values():
+            trial.finish()
+            trial.begin(records=others_records(trial))
+        for trial in trials.values():
+            trial.finish()
+            trial.end()
             for path in sorted(trial.strange.glob("tried-?.json")):
                 trial.tried |= json.loads(path.read_text())
         yield trials
     finally:
         for trial in trials.values():
-            trial.host.close()
-            trial.sleeper.kill()
-            trial.sleeper.wait()
-            for descriptor in trial.terminal:
-                os.close(descriptor)
-            shutil.rmtree(trial.home)
+            trial.close()
 
 
-def job_cases(trial: Trial) -> dict[str, dict[str, Any]]:
-    return {"job": the_job(trial)}
-
-
-def other_cases(trial: Trial) -> dict[str, dict[str, Any]]:
-    """With the records of the job as somebody else's, spoiled in many ways."""
+def others_records(trial: Trial) -> dict[str, Case]:
+    """Commands over the records of the job as somebody else's, spoiled in many ways."""
     (run,) = trial.strange.glob("really/runs/*_job_*")
-    cases = commands(trial.home, few_processors=(os.cpu_count() or 1) < CORES_PER_RUN)
-    for name, case in records(trial.home, run, trial.outside).items():
+    cases = records(trial.home, run)
+    for name in cases:
         spoil(trial.home / "records" / name, run, name, trial.outside)
-        cases[name] = case
     return cases
 
 

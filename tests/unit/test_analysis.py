@@ -6,10 +6,13 @@ import csv
 import json
 import shutil
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from synthetic_run import Recipe, make_run
 
 from analysis import tables
@@ -24,6 +27,7 @@ from analysis.figures import (
 from analysis.load import Run, load, load_all
 from analysis.report import make_figures, write_report
 from analysis.series import EndSamples
+from analysis.style import narrows_style, write
 from testbed.errors import InputError
 from testbed.fidelity.verdict import Verdict
 
@@ -236,6 +240,28 @@ def test_the_run_most_in_doubt_is_the_one_whose_links_are_shown(runs: list[Run])
 def test_the_same_runs_give_the_same_bytes(paths: list[Path], drawn: Path, tmp_path: Path) -> None:
     for path in make_figures(load_all(paths), tmp_path):
         assert path.read_bytes() == (drawn / "figures" / path.name).read_bytes(), path.name
+
+
+class CountedLayout(ConstrainedLayoutEngine):
+    """Counts how often it places what is in a figure."""
+
+    times = 0
+
+    def execute(self, fig: Figure) -> None:
+        self.times += 1
+        super().execute(fig)
+
+
+def test_a_figure_is_laid_out_once_for_all_its_files(runs: list[Run], tmp_path: Path) -> None:
+    layout, alone = CountedLayout(), BytesIO()
+    with narrows_style():
+        speedup_bars.draw(runs).savefig(alone, format="png", metadata={"Software": None})
+        figure = speedup_bars.draw(runs)
+        figure.set_layout_engine(layout)
+        for suffix in ("png", "pdf", "svg"):
+            write(figure, tmp_path / f"figure.{suffix}")
+    assert layout.times == 1
+    assert (tmp_path / "figure.png").read_bytes() == alone.getvalue(), "not as matplotlib has it"
 
 
 def test_accuracy_is_the_mean_over_seeds(runs: list[Run]) -> None:

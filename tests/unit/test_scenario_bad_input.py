@@ -239,7 +239,12 @@ WHOLE = [
     (b"# " + b"x" * MAX_BYTES, "s.yaml: larger than 1 MiB"),
     (BOMB, "aliases expand to more than 1000 values. Write them out"),
     ("a: &a [*a, *a]\n", "s.yaml:1: nested more than 24 levels deep"),
-    ("a:\n  " + "[\n  " * 600, "s.yaml:25: nested more than 24 levels deep"),
+    ("a:\n  " + "[\n  " * 600, "s.yaml:26: nested more than 24 levels deep"),
+    ("a:\n  " + "[\n  " * 30 + "]" * 30, "s.yaml:26: nested more than 24 levels deep"),
+    (
+        "a: " + "[" * 40 + "}",
+        "s.yaml:1: nested more than 24 levels deep",
+    ),  # at once, whatever comes
     ("a: " + "{a: " * 40 + "1" + "}" * 40, "s.yaml:1: nested more than 24 levels deep"),
 ]
 

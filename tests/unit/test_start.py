@@ -50,6 +50,16 @@ def test_what_becomes_a_program_of_cross_traffic_starts_at_once() -> None:
     assert not modules & {"pydantic", "numpy", "ruamel.yaml", "testbed.scenario", *COSTLY}
 
 
+def test_the_agent_of_links_computes_with_no_arrays() -> None:
+    modules = imported("import testbed.links.agent.server")
+    assert not modules & {"numpy", "torch", "docker", *COSTLY}
+
+
+def test_a_report_imports_no_scipy_before_a_figure_needs_it() -> None:
+    modules = imported("import analysis.report")
+    assert "matplotlib" in modules and not modules & {"scipy", "adjustText", "torch"}
+
+
 def called(*arguments: str) -> str:
     """A program that calls the command and goes on after it."""
     return (

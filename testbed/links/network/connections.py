@@ -42,7 +42,7 @@ from testbed.links.tc.netlink import (
     split,
     tolerating,
 )
-from testbed.transport.connection import UNKNOWN
+from testbed.scenario.link_state import UNKNOWN_RTT_US
 
 FAMILIES = (socket.AF_INET, socket.AF_INET6)
 DESTROYED = (SKNLGRP_INET_TCP_DESTROY, SKNLGRP_INET6_TCP_DESTROY)
@@ -88,7 +88,7 @@ def decode(message: bytes, ended_ns: int | None = None) -> SocketSeen | None:
         segments_out=segments,
         retransmitted=retransmitted,
         bytes_retransmitted=sent_again,
-        least_rtt_us=None if least_rtt_us == UNKNOWN else least_rtt_us,
+        least_rtt_us=None if least_rtt_us == UNKNOWN_RTT_US else least_rtt_us,
         ended_ns=ended_ns,
     )
 
