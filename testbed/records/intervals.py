@@ -27,7 +27,8 @@ class HostClockOffset(Event):
     moved_ns: int
     """Its movement since the links were prepared, when t0 was translated."""
     error_ns: int
-    """Half of the round trip: the two numbers before are right to that."""
+    """Half of the round trip: ``ahead_ns`` is right to that, and ``moved_ns`` to its sum with that
+    of the look before t0."""
 
 
 @dataclass(frozen=True, slots=True)

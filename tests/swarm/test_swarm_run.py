@@ -22,7 +22,7 @@ from verdict_rig import accepted_run, accepted_runs
 from testbed.process import environment
 from testbed.records.run_directory import read_events, read_json, read_jsonl
 
-pytestmark = [pytest.mark.root, pytest.mark.docker]
+pytestmark = [pytest.mark.root, pytest.mark.docker, pytest.mark.timeout(900)]
 
 SCENARIO = """
 name: spread
@@ -100,7 +100,8 @@ pathlib.Path(os.environ["NARROWS_OUTPUT"], "weights").write_bytes(bytes([os.getu
 print("of thread", os.environ["OMP_NUM_THREADS"], "in", os.environ["NARROWS_NODE"])
 """
 STEPS = 14
-REACHED_S, NAMED_S, ENDED_S = 90.0, 10.0, 60.0
+REACHED_S, NAMED_S, ENDED_S = 300.0, 10.0, 300.0
+"""Where something hangs: beside other tests three engines and a run of half a minute have taken over 90 s."""
 
 
 @pytest.fixture(scope="module")
@@ -193,8 +194,10 @@ def _check_hosts(directory: Path) -> None:
     looks = [each for each in read_jsonl(directory / "links.jsonl") if each["kind"] == "host_clock"]
     assert {each["host"] for each in looks} == {"h1", "h2", "h3"}
     certified = read_json(directory / "certificate.json")["hosts"]
-    for host in certified:  # a busy machine answers late, and knows how inexact that makes it
-        assert host["clock"]["moved_ns"] <= host["clock"]["error_ns"]
+    for first, last in zip(hosts, certified, strict=True):
+        # a busy machine answers late, and knows how inexact that makes it
+        known_ns = first["clock"]["error_ns"] + last["clock"]["error_ns"]
+        assert last["clock"]["moved_ns"] <= known_ns
     assert all(
         min(look["error_ns"] for look in looks if look["host"] == name) < 5e6
         for name in ("h1", "h2", "h3")
@@ -210,7 +213,7 @@ def test_nodes_in_a_rack_are_paused_killed_and_started_again_by_the_agent_of_the
 ) -> None:
     """The second run has the worker again that the first one lost, in the same rack."""
     run = SwarmRun(lab, tmp_path / "disturbed", "swarm", 26, text=DISTURBED)
-    said = run.ended(2 * REACHED_S)
+    said = run.ended()
     assert run.process.returncode in (0, 1), said
     directories = sorted((run.folder / "runs").iterdir())
     assert len(directories) == 2, said
@@ -252,7 +255,7 @@ def executed(
     done = subprocess.run(
         lab.manager.command(*options, *command),
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment(),
-        timeout=2 * REACHED_S, check=False,
+        timeout=REACHED_S, check=False,
     )  # fmt: skip
     if stands:
         assert len({line.split()[0] for line in lab.left()}) == 3, done.stdout
@@ -368,7 +371,7 @@ def test_twenty_four_workers_on_three_hosts_are_started_and_observed(
         time.sleep(0.5)
     else:
         pytest.fail(f"not all were scraped: {run.ended()}")
-    said = run.ended(300)
+    said = run.ended()
     accepted_run(run.directory, run.process.returncode)
     payloads = read_events(run.directory)["step"]
     assert Counter(step["node"] for step in payloads) == {f"worker-{n}": 10 for n in range(24)}, (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import subprocess
 import sys
 import termios
@@ -12,15 +13,17 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
+from testbed.errors import Interrupted
 from testbed.fabric.base import Fabric
 from testbed.fabric.node_launcher import offer
 from testbed.process import PACKAGE
 from testbed.runner.exec.launch_spec import LaunchSpec, ProcessSlot
 from testbed.runner.exec.trial import Member, ProcessGroup
+from testbed.runner.signals import interruptible
 from testbed.user_files import Output, PinnedFolder, lines
 
 MAPS = (
@@ -82,6 +85,49 @@ class Launching:
     def launch(self, _: str, command: list[str], _variables: object) -> subprocess.Popen[bytes]:
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE)
         return self.process
+
+    def resume(self, _: str) -> None:
+        """None stands still."""
+
+    def signal(self, _: str, number: int) -> None:
+        self.process.send_signal(number)
+
+
+class Interrupting(Launching):
+    """A fabric whose user presses Ctrl-C while a command is being started, which has said something by then."""
+
+    def launch(self, *about: Any) -> subprocess.Popen[bytes]:
+        process = super().launch(*about)
+        assert process.stdout is not None
+        self.said = os.read(process.stdout.fileno(), 100)
+        signal.raise_signal(signal.SIGINT)
+        return process
+
+
+def test_who_is_being_started_at_an_interruption_is_asked_to_end(tmp_path: Path) -> None:
+    fabric = Interrupting()
+    command = (
+        "sh",
+        "-c",
+        "trap 'echo asked; exit 3' TERM; echo begun; while :; do sleep 0.1; done",
+    )
+    output = Output(PinnedFolder(tmp_path), 8, shown=False, several=False)
+    group = ProcessGroup(cast("Fabric", fabric), LaunchSpec(command), output)
+    slot = ProcessSlot(["worker-0"], 0, 0, "10.0.0.1", "10.0.0.1", "data0")
+    try:
+        with pytest.raises(Interrupted, match="SIGINT"), interruptible():
+            group.start(slot, {})
+        assert fabric.said == b"begun\n" and len(group.members) == 1
+        group.end()
+        until_s = time.monotonic() + 60.0
+        while group.running and time.monotonic() < until_s:
+            time.sleep(0.01)
+        assert [(member.status, member.end_requested) for member in group.members] == [(3, True)]
+        assert group.running == [] and output.last["worker-0", 0] == "asked"
+    finally:
+        fabric.process.kill()
+        fabric.process.communicate()
+        output.close()
 
 
 @pytest.mark.parametrize("threads", [0, 1, 2])

@@ -25,6 +25,7 @@ from testbed.runner.exec.launch_spec import LaunchSpec, ProcessSlot, variables
 from testbed.runner.exec.mark_listener import HeardMark, MarkListener
 from testbed.runner.real_links import RealTrial
 from testbed.runner.session import Session
+from testbed.runner.signals import shielded
 from testbed.runner.trial import TrialPlan
 from testbed.topology import NodeSpec
 from testbed.user_files import Output, lines
@@ -79,15 +80,17 @@ class ProcessGroup:
         self._number = signal.SIGTERM
 
     def start(self, slot: ProcessSlot, environment: Mapping[str, str]) -> None:
-        """One more. Raises OSError where nothing can be started at all, RuntimeError where there
-        can be no more threads: one that nobody follows would never be seen to end."""
-        process = self._fabric.launch(slot.node, self._spec.command, environment)
-        rank = slot.node_rank * self._spec.processes + slot.local_rank
-        member = Member(slot, rank, process, time.monotonic_ns())
-        reader = threading.Thread(target=self._read, args=(member,), daemon=True)
-        reader.start()
-        threading.Thread(target=self._follow, args=(member, reader), daemon=True).start()
-        self.members.append(member)
+        """One more; a signal waits until it is a member, which is asked to end. Raises OSError
+        where nothing can be started at all, RuntimeError where there can be no more threads: one
+        that nobody follows would never be seen to end."""
+        with shielded():
+            process = self._fabric.launch(slot.node, self._spec.command, environment)
+            rank = slot.node_rank * self._spec.processes + slot.local_rank
+            member = Member(slot, rank, process, time.monotonic_ns())
+            reader = threading.Thread(target=self._read, args=(member,), daemon=True)
+            reader.start()
+            threading.Thread(target=self._follow, args=(member, reader), daemon=True).start()
+            self.members.append(member)
 
     @property
     def running(self) -> list[Member]:
