@@ -8,7 +8,7 @@ at once are shared out once.
 
 from __future__ import annotations
 
-from math import ceil
+from math import ceil, inf
 from typing import Any
 
 import numpy as np
@@ -131,7 +131,7 @@ class Flows:
             if self._overflow():
                 self._share()
         else:
-            self.links.queued_bits[:] = 0.0
+            self.links.queue(np.zeros(len(self.links.queued_bits)))
         self._plan()
         for flow in ended:
             flow.done(flow)
@@ -139,22 +139,24 @@ class Flows:
     def advance(self) -> None:
         """Let what is under way go on until now; ``links.delivered_bits`` says how far that is."""
         n, passed_s = self.count, self._clock.now - self._then_s
+        if passed_s <= 0:
+            return
         self._then_s = self._clock.now
         self.links.served_bits += passed_s * self.links.finite
-        if passed_s <= 0 or not n:
+        if not n:
             return
         # what ends between two points of the grid has sent no more than it had
         sent = np.minimum(self._rate[:n] * passed_s, self._left[:n])
         self._left[:n] -= sent
         forward, count = self._forward[:n], len(self.links.delivered_bits)
-        per_link = np.repeat(sent, forward.shape[1])
+        per_link = sent.repeat(forward.shape[1])
         self.links.delivered_bits += np.bincount(forward.ravel(), per_link, count)
 
     def _take_out(self) -> list[SimFlow]:
         """Those that have sent everything."""
         n = self.count
         empty = self._left[:n] <= _EMPTY_BITS
-        rows = np.flatnonzero(empty)
+        rows = empty.nonzero()[0]
         if not len(rows):
             return []
         trips = self._round_trip_s(rows)
@@ -191,63 +193,66 @@ class Flows:
         self._new = []
 
     def _round_trips(self) -> None:
-        n = self.count
-        rows = np.flatnonzero(self._windows.round_s[:n] <= self._clock.now + 1e-12)
-        if len(rows):
-            took = self._round_trip_s(rows)
-            lost = self.losses.in_round(rows, self._flows, self._rate[rows] * took / PACKET_BITS)
+        over = self._windows.round_s[: self.count] <= self._clock.now + 1e-12
+        rows = whole = over.nonzero()[0]
+        if not len(rows):
+            return
+        took = self._round_trip_s(rows)
+        out = self._rate[rows] * took / PACKET_BITS
+        if self.links.impaired:
+            lost = self.losses.in_round(rows, self._flows, out)
             self._left[rows] += lost * PACKET_BITS
             self._windows.cut(rows[lost > 0], self._clock.now)
-            whole = rows[lost == 0]
-            out = self._rate[whole] * took[lost == 0] / PACKET_BITS
-            burst_s = out * PACKET_BITS / self.links.narrowest_bits(self._forward[whole])
-            # from the first to the last answer: all of it, or, where no link is full, a burst
-            train_s = np.where(self._tightest[whole] >= 0, took[lost == 0], burst_s)
-            luck = self._random.random(len(whole))
-            self._windows.grow(whole, self._clock.now, took[lost == 0], out, train_s, luck)
-            self._windows.round_s[rows] = np.inf
-            self._small[rows] = allowed_bits(self._windows.pace(rows), self._bundle)
+            whole, took, out = rows[lost == 0], took[lost == 0], out[lost == 0]
+        burst_s = out * PACKET_BITS / self.links.narrowest_bits(self._forward[whole])
+        # from the first to the last answer: all of it, or, where no link is full, a burst
+        train_s = np.where(self._tightest[whole] >= 0, took, burst_s)
+        luck = self._random.random(len(whole))
+        self._windows.grow(whole, self._clock.now, took, out, train_s, luck)
+        self._windows.round_s[rows] = np.inf
+        self._small[rows] = allowed_bits(self._windows.pace(rows), self._bundle)
 
     def _share(self) -> None:
         n, windows = self.count, self._windows
         window_bits = windows.window[:n] * PACKET_BITS
-        fixed, windowed = np.isfinite(self._fixed[:n]), np.isinf(self._fixed[:n])
-        fresh = np.isinf(windows.round_s[:n]) & windowed
-        self._last[:n] = np.where(fresh, self._left[:n] <= window_bits, self._last[:n])
-        paced = np.where(self._last[:n], np.inf, window_bits / windows.least_s[:n])
-        limit = np.where(fixed, self._fixed[:n], paced)
+        given, last = self._fixed[:n], self._last[:n]
+        windowed, fresh = np.isinf(given), np.isinf(windows.round_s[:n])
+        all_windowed = np.count_nonzero(windowed) == n
+        if not all_windowed:
+            fresh &= windowed
+        np.copyto(last, self._left[:n] <= window_bits, where=fresh)
+        limit = window_bits / windows.least_s[:n]
+        limit[last] = np.inf
         first = self._forward[:n, 0]
         weight = weights(first, self.links.own[first], window_bits, self._small[:n])
-        if self._multicasts:
-            weight = evened(weight, windowed)
-        weight = np.where(fixed, _PUSHING * window_bits.max(), weight)
+        if not all_windowed:
+            fixed = np.isfinite(given)
+            np.copyto(limit, given, where=fixed)
+            if self._multicasts:
+                weight = evened(weight, windowed)
+            weight[fixed] = _PUSHING * window_bits.max()
         self.losses.hold(limit, self._flows, self._clock.now)
-        self._rate[:n], self._tightest[:n] = share(
-            self.links.capacity, self._forward[:n], weight, limit
-        )
-        self._queue(window_bits)
-        rows = np.flatnonzero(fresh)
-        windows.round_s[rows] = self._clock.now + self._round_trip_s(rows)
+        shares = share(self.links.capacity, self._forward[:n], weight, limit)
+        self._rate[:n], self._tightest[:n] = shares
+        self._queue(window_bits, windowed)
+        rows = fresh.nonzero()[0]
+        if len(rows):
+            windows.round_s[rows] = self._clock.now + self._round_trip_s(rows)
 
-    def _queue(self, window_bits: Floats) -> None:
+    def _queue(self, window_bits: Floats, windowed: NDArray[np.bool_]) -> None:
         """Queue at the tightest link what is in the windows and not on its way."""
-        n, links = self.count, self.links
+        n, links, tightest = self.count, self.links, self._tightest[: self.count]
         waiting = np.maximum(0.0, window_bits - self._rate[:n] * self._windows.least_s[:n])
-        waiting = np.minimum(waiting, self._left[:n])
-        waiting[~np.isinf(self._fixed[:n])] = 0.0
-        limited = self._tightest[:n] >= 0
-        pressed = limited & links.own[self._tightest[:n]]
-        waiting = np.where(pressed, np.minimum(waiting, self._small[:n]), waiting)
-        queued = np.bincount(self._tightest[:n][limited], waiting[limited], len(links.queued_bits))
-        links.queued_bits[:] = queued
-        np.maximum(links.largest_bits, np.minimum(queued, links.queue_bits), out=links.largest_bits)
+        waiting = np.minimum(waiting, self._left[:n]) * windowed
+        # where no link is tightest, the last one is looked at, which nobody owns
+        np.minimum(waiting, self._small[:n], out=waiting, where=links.own[tightest])
+        limited = tightest >= 0
+        links.queue(np.bincount(tightest[limited], waiting[limited], len(links.queued_bits)))
 
     def _overflow(self) -> bool:
         """Cut the windows of those who lose packets at a queue that is full. True: some were."""
-        links = self.links
-        full = np.flatnonzero(links.queued_bits > links.queue_bits)
-        hit_any = False
-        for number in full:
+        links, hit_any = self.links, False
+        for number in (links.queued_bits > links.queue_bits).nonzero()[0]:
             losing = (self._tightest[: self.count] == number) & np.isinf(self._fixed[: self.count])
             rows = np.flatnonzero(losing)
             lost = links.queued_bits[number] - links.queue_bits[number]
@@ -272,11 +277,12 @@ class Flows:
         self._planned = number
         if not n:
             return
-        with np.errstate(divide="ignore"):
-            ends = np.where(self._rate[:n] > 0, self._left[:n] / self._rate[:n], np.inf).min()
-        rounds = np.where(self._rate[:n] > 0, self._windows.round_s[:n], np.inf).min()
-        if np.isfinite(next_s := min(self._clock.now + ends, rounds, self.losses.next_s)):
-            self._clock.at(float(next_s), self._come_back, number)
+        rate, round_s = self._rate[:n], self._windows.round_s[:n]
+        moving, never = rate > 0, np.full(n, inf)
+        rounds = float(np.where(moving, round_s, never).min())
+        ends = float(np.divide(self._left[:n], rate, out=never, where=moving).min())
+        if (next_s := min(self._clock.now + ends, rounds, self.losses.next_s)) < inf:
+            self._clock.at(next_s, self._come_back, number)
 
     def _come_back(self, number: int) -> None:
         """Share out anew at the time planned last; ignore times planned before it."""

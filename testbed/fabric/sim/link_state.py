@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from random import Random
 from statistics import NormalDist
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,8 @@ Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 _SLACK = 1 + 1e-12
+_FEW_LINKS = 256
+"""The most links of which all are computed, sooner than those that carry anything are found."""
 
 
 class RateShares(NamedTuple):
@@ -46,7 +48,7 @@ def share(capacity: Floats, paths: Indices, weight: Floats, limit: Floats) -> Ra
     never is a bottleneck (infinite capacity). ``weight``, ``limit`` (flows,): limits in bit/s, may
     be infinite.
     """
-    if paths.size < len(capacity):  # most links have nothing to carry
+    if max(paths.size, _FEW_LINKS) < len(capacity):  # most links have nothing to carry
         used, numbers = np.unique(paths, return_inverse=True)
         shares = _fill(capacity[used], numbers.reshape(paths.shape), weight, limit)
         named = np.where(shares.tightest < 0, -1, used[shares.tightest])
@@ -65,30 +67,28 @@ def _fill(capacity: Floats, paths: Indices, weight: Floats, limit: Floats) -> Ra
     flows, hops = paths.shape
     rate, tightest = np.zeros(flows), np.full(flows, -1, np.int64)
     spare = capacity.astype(np.float64)
-    open_ = np.arange(flows)
-    while len(open_):
-        path, w = paths[open_], weight[open_]
-        load = np.bincount(path.ravel(), np.repeat(w, hops), len(spare))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            level = np.where(load > 0, spare / load, np.inf)
+    open_, path, w, own = np.arange(flows), paths, weight, limit
+    while True:
+        load = np.bincount(path.ravel(), w.repeat(hops), len(spare))
+        level = np.divide(spare, load, out=np.full(len(spare), np.inf), where=load > 0)
         offered = level[path]
-        hop = offered.argmin(1)
-        least = offered[np.arange(len(open_)), hop]
+        least = offered.min(1)
         lowest = least.min()
-        own = limit[open_]
         settled = own <= w * lowest  # these get all they want, whatever becomes of the others
-        if settled.any():
-            rate[open_[settled]] = own[settled]
-            got = own[settled]
+        if len(rows := settled.nonzero()[0]):
+            got = own[rows]
         else:
             settled = least <= lowest * _SLACK
-            got = w[settled] * least[settled]
-            rate[open_[settled]] = got
-            tightest[open_[settled]] = path[settled, hop[settled]]
-        spare -= np.bincount(path[settled].ravel(), np.repeat(got, hops), len(spare))
+            rows = settled.nonzero()[0]
+            got = w[rows] * least[rows]
+            tightest[open_[rows]] = path[rows, offered[rows].argmin(1)]
+        rate[open_[rows]] = got
+        if len(rows) == len(open_):
+            return RateShares(rate, tightest)
+        spare -= np.bincount(path[rows].ravel(), got.repeat(hops), len(spare))
         np.maximum(spare, 0.0, out=spare)
-        open_ = open_[~settled]
-    return RateShares(rate, tightest)
+        left = ~settled
+        open_, path, w, own = open_[left], path[left], w[left], own[left]
 
 
 PACKET_BITS = 8.0 * FRAME_BYTES
@@ -139,6 +139,8 @@ class LinkArrays:
         self.delivered_bits: Floats = np.zeros(count)
         self.queued_bits: Floats = np.zeros(count)
         self.largest_bits: Floats = np.zeros(count)
+        self._wait_s: Floats | None = None
+        """How long each queue is; None: not known since something changed."""
         self.drops: Indices = np.zeros(count, np.int64)
         self.impaired: dict[int, Impairments] = {}
         """Directions that do more to packets than delay them evenly."""
@@ -158,6 +160,7 @@ class LinkArrays:
         self.queue_bits[number] = 8.0 * shape.queue_bytes
         self.delay_s[number] = impairments.delay_ns / 1e9
         self.dropping[number] = shape.drop and not shape.rate_bits
+        self._wait_s = None
         if impairments != NONE and impairments != Impairments(delay_ns=impairments.delay_ns):
             self.impaired[number] = impairments
             self.impairments_used.add(impairments)
@@ -180,12 +183,19 @@ class LinkArrays:
         nothing = (self.null_link,) * HOPS
         return Route((*links, *nothing[len(links) :]), nothing)
 
+    def queue(self, bits: NDArray[Any]) -> None:
+        """Set how much is queued at each link (links,), from now on."""
+        self.queued_bits[:] = bits
+        held = np.minimum(bits, self.queue_bits)
+        np.maximum(self.largest_bits, held, out=self.largest_bits)
+        self._wait_s = None
+
     def wait_s(self, hops: Indices) -> Floats:
         """How long the queues along ``hops`` (flows, hops) are, added up."""
-        queued = np.minimum(self.queued_bits[hops], self.queue_bits[hops])
-        capacity = self.capacity[hops]
-        wait = np.divide(queued, capacity, out=np.zeros_like(queued), where=capacity > 0)
-        total: Floats = wait.sum(1)
+        if self._wait_s is None:
+            held, serving = np.minimum(self.queued_bits, self.queue_bits), self.capacity > 0
+            self._wait_s = np.divide(held, self.capacity, out=np.zeros(len(held)), where=serving)
+        total: Floats = self._wait_s[hops].sum(1)
         return total
 
     def round_trip_s(self, path: Route) -> float:

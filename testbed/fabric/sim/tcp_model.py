@@ -140,23 +140,26 @@ class Windows:
         from 0 to 1.
         """
         window, threshold = self.window[rows], self.threshold[rows]
-        slow = window < threshold
-        least = self.least_s[rows]
-        longer = round_trip_s - least > np.clip(least / 8, _HYSTART_LEAST_S, _HYSTART_MOST_S)
-        longer &= out >= _HYSTART_WINDOW
-        apart_s = train_s * _PER_ANSWER / np.maximum(out, 1.0)
-        close = apart_s * (0.5 + luck) <= _TRAIN_APART_S
-        train = (train_s > (least + _TRAIN_MORE_S) / 2) & close
-        leaving = slow & (longer | train) & (window >= _HYSTART_WINDOW)
-        most = np.minimum((2 - luck) * out, window)
-        doubled = np.minimum(2 * most, np.maximum(threshold, window))
-        steady = np.where(out < _USED * window, window, self._cubic(rows, now_s, round_trip_s))
-        grown = np.where(slow, np.where(leaving, window, np.maximum(doubled, window)), steady)
-        self.threshold[rows] = np.where(leaving, window, threshold)
-        self.epoch_s[rows] = np.where(leaving, now_s, self.epoch_s[rows])
-        self.window[rows] = np.clip(grown, _LEAST, _MOST)
-        first, news = self.smooth_s[rows] == 0, 1 - _SMOOTHING ** (out / _PER_ANSWER)
-        old_s = np.where(first, round_trip_s, self.smooth_s[rows])
+        slow, grown = window < threshold, window
+        growing = (out >= _USED * window) & ~slow
+        if np.count_nonzero(growing):
+            grown = np.where(growing, self._cubic(rows, now_s, round_trip_s), grown)
+        if np.count_nonzero(slow):
+            least = self.least_s[rows]
+            threshold_s = np.minimum(np.maximum(least / 8, _HYSTART_LEAST_S), _HYSTART_MOST_S)
+            longer = (round_trip_s - least > threshold_s) & (out >= _HYSTART_WINDOW)
+            apart_s = train_s * _PER_ANSWER / np.maximum(out, 1.0)
+            close = apart_s * (0.5 + luck) <= _TRAIN_APART_S
+            train = (train_s > (least + _TRAIN_MORE_S) / 2) & close
+            leaving = slow & (longer | train) & (window >= _HYSTART_WINDOW)
+            most = np.minimum((2 - luck) * out, window)
+            doubled = np.minimum(2 * most, np.maximum(threshold, window))
+            grown = np.where(slow & ~leaving, np.maximum(doubled, window), grown)
+            left = rows[leaving]
+            self.threshold[left], self.epoch_s[left] = window[leaving], now_s
+        self.window[rows] = np.minimum(np.maximum(grown, _LEAST), _MOST)
+        smooth_s, news = self.smooth_s[rows], 1 - _SMOOTHING ** (out / _PER_ANSWER)
+        old_s = np.where(smooth_s == 0, round_trip_s, smooth_s)
         self.smooth_s[rows] = old_s + news * (round_trip_s - old_s)
 
     def pace(self, rows: Indices | slice) -> Floats:
