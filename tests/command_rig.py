@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any
 from urllib.request import urlopen
 
+from long_files import limit_s
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from verdict_rig import accepted_runs
@@ -83,7 +84,7 @@ class Command:
 
     def finish(self, timeout_s: float = 90.0) -> tuple[int, str, str]:
         """Exit code, standard output, standard error."""
-        out, err = self.process.communicate(timeout=timeout_s)
+        out, err = self.process.communicate(timeout=limit_s(timeout_s))
         return self.process.returncode, out, err
 
     def accept(self, timeout_s: float = 90.0, lost: Collection[str] = ()) -> tuple[str, str]:
@@ -108,7 +109,7 @@ class Command:
 
     def until(self, condition: Callable[[], object], timeout_s: float = 120.0) -> None:
         """Wait for a state; a command that does not reach it is ended."""
-        give_up = time.monotonic() + timeout_s
+        give_up = time.monotonic() + limit_s(timeout_s)
         while not condition():
             if self.process.poll() is not None or time.monotonic() > give_up:
                 status = self.process.poll()
@@ -162,7 +163,7 @@ def scrape(pid: int) -> dict[str, Metric]:
     network = next(filter(lambda path: has(path, pid), namespaces.NAMED.glob("nw-*-control")), None)
     with (
         namespaces.inside(None if network is None else str(network)),
-        urlopen(f"http://{address[1]}:{METRICS_PORT}/metrics", timeout=5) as answer,
+        urlopen(f"http://{address[1]}:{METRICS_PORT}/metrics", timeout=60) as answer,
     ):
         text = answer.read().decode()
     return {family.name: family for family in text_string_to_metric_families(text)}
@@ -251,7 +252,7 @@ def _of_the_engine(kind: str, *options: str) -> set[str]:
     return set(listed.stdout.split())
 
 
-def settle(before: set[str], timeout_s: float = 30.0) -> set[str]:
+def settle(before: set[str], timeout_s: float = 60.0) -> set[str]:
     """What there is more than before; processes that are ending get some time for it."""
     give_up = time.monotonic() + timeout_s
     while (left := ours() - before) and time.monotonic() < give_up:

@@ -21,7 +21,7 @@ from flower_rig import flower_python
 from groups_rig import no_groups_left
 from hypothesis import HealthCheck, settings
 from kernel_rig import has_netem, lacks_guest
-from long_files import LONG
+from long_files import LONG, lengthen
 
 from testbed.host import docker_engine
 from testbed.host.paths import has_gpu
@@ -75,8 +75,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: item.path.name not in LONG)
 
 
-def pytest_collection_finish() -> None:
-    """Keep thousands of tests out of every later collection of garbage, of which each run begins with one."""
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Set limits of time; keep thousands of tests out of every later collection of garbage, of which each run begins with one."""
+    lengthen(session.items, float(session.config.getini("timeout")))
     gc.collect()
     gc.freeze()
 

@@ -103,9 +103,7 @@ SWARM = Lane("swarm", "not timed", ("tests/swarm",))
 ON_LINKS = [name for name in FOLDERS if name not in ("tests/docker", "tests/swarm")]
 JUDGED = Lane("judged", "judged and not timed", (*workers(1), *ON_LINKS))
 LINKS = Lane("links", "not judged and not timed", (*workers(PARALLEL), *ON_LINKS))
-GIVEN_WAY_S = 900
-"""Most seconds of a test that lets all others go first: it may stand still for minutes."""
-UNIT = Lane("unit", "", (*workers(PARALLEL), "-o", f"timeout={GIVEN_WAY_S}", "tests/unit"))
+UNIT = Lane("unit", "", (*workers(PARALLEL), "tests/unit"))
 LANES = [TIMED, EXACT, JUDGED, IN_CONTAINERS, UNIT, LINKS, DOCKER, SWARM]
 SECOND = Lane("second", "", alone=True)
 """Of those that failed in one of the lanes."""

@@ -157,7 +157,7 @@ def test_a_killed_testbed_leaves_nothing_that_clean_does_not_remove(
         os.kill(command.agent(), signal.SIGKILL)
     command.process.kill()
     command.process.communicate()
-    left = settle(nothing_left, timeout_s=30.0 if agent == "lives" else 2.0)
+    left = settle(nothing_left, timeout_s=60.0 if agent == "lives" else 2.0)
     assert left == (set() if agent == "lives" else made)
     (cleaned,) = clean()
     groups = [what for what in cleaned["removed"] if what.startswith("control group ")]

@@ -14,7 +14,7 @@ import pytest
 import suite
 from coverage_report import complaints
 from lane_output import without_durations
-from long_files import LONG
+from long_files import BESIDE_TIMES, LONG, limit_s
 from processors import IDLE, WEIGHT, favoured, yielding
 from verdict_rig import BESIDE
 
@@ -267,6 +267,19 @@ def test_a_file_that_could_be_imported_only_later_counts_by_its_tests(
 def test_a_file_that_cannot_be_imported_is_tried_again_by_its_name() -> None:
     case = Xml.fromstring('<testcase classname="" name="tests.unit.test_wire"><error/></testcase>')
     assert suite.name(case) == "tests/unit/test_wire.py"
+
+
+@pytest.mark.timeout(280)
+def test_beside_others_a_test_may_take_several_times_as_long(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This very test has the limit that goes with where it runs."""
+    limit = request.node.get_closest_marker("timeout")
+    assert limit.args == (limit_s(280),)
+    monkeypatch.delenv(BESIDE, raising=False)
+    assert limit_s(280) == 280
+    monkeypatch.setenv(BESIDE, "1")
+    assert limit_s(280) == 280 * BESIDE_TIMES
 
 
 def test_only_what_measures_time_is_alone() -> None:
