@@ -51,7 +51,7 @@ def test_packets_go_to_whom_they_are_for_and_to_nobody_else(three: Rig) -> None:
     with namespaces.inside(server.nic.netns):
         receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         receiver.bind((server.data_address, 9999))
-        receiver.settimeout(5)
+        receiver.settimeout(60)
     with namespaces.inside(worker.nic.netns):
         sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     with receiver, sender:
@@ -92,7 +92,7 @@ def test_who_is_left_in_a_namespace_ends_with_it() -> None:
         assert namespaces.inhabitants(path) == [process.pid]
         os.kill(process.pid, signal.SIGSTOP)
         assert namespaces.remove("nw-inhabited")
-        assert process.wait(5) == -signal.SIGKILL
+        assert process.wait(60) == -signal.SIGKILL
     finally:
         process.kill()
         process.communicate()

@@ -9,7 +9,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from endpoint_rig import NAMES, RUN, Either, endpoint, hello, listening, star
+from endpoint_rig import NAMES, RUN, SOON_S, Either, endpoint, hello, listening, star
 
 from testbed.errors import NodeLost, WireError
 from testbed.exchange.base import Membership
@@ -24,7 +24,7 @@ from testbed.transport.threaded_endpoint import ThreadedEndpoint
 
 LARGE = bytes(64 << 20)
 """More than the sockets of both ends hold."""
-MEMBERS = Membership(0, [0], [1, 2], NAMES, 5.0)
+MEMBERS = Membership(0, [0], [1, 2], NAMES, SOON_S)
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def trio() -> Iterator[tuple[WorkerSetServer, Either, Either]]:
             closing(endpoint(ThreadedEndpoint, 2)) as two,
         ):
             for worker in (one, two):
-                worker.connect(0, "127.0.0.1", port, 5.0)
+                worker.connect(0, "127.0.0.1", port, SOON_S)
                 worker.send([0], hello(worker.number))
             node = HostNode("server", 1, server, HostClock(), lambda _: None)
             hub = BackupPsServer(node, MEMBERS)
@@ -55,14 +55,14 @@ def test_a_peer_that_takes_nothing_holds_up_nobody() -> None:
         ):
             header = FrameHeader(Kind.HELLO, 1, RUN, 0, 0, 0, time.monotonic_ns())
             stuck.sendall(header.pack())  # and it never reads
-            two.connect(0, "127.0.0.1", port, 5.0)
+            two.connect(0, "127.0.0.1", port, SOON_S)
             two.send([0], hello(2))
             node = HostNode("server", 1, server, HostClock(), lambda _: None)
             hub = BackupPsServer(node, MEMBERS)
             hub.await_workers()
             hub.enqueue(1, Kind.UPDATE, 1, LARGE)
             hub.enqueue(2, Kind.UPDATE, 1, b"parameters")
-            assert bytes(two.receive(5.0).body) == b"parameters"
+            assert bytes(two.receive(SOON_S).body) == b"parameters"
             node.close()
 
 
@@ -71,15 +71,15 @@ def test_who_goes_is_lost_once_and_nobody_more(
 ) -> None:
     hub, one, two = trio
     one.close()
-    assert hub.receive(Kind.GRADIENT, 3, 5.0, [1, 2]) is None
+    assert hub.receive(Kind.GRADIENT, 3, SOON_S, [1, 2]) is None
     assert hub.alive == [2] and [lost.node for lost in hub.lost] == ["worker-0"]
     assert hub.lost[0].step == 3
     two.send([0], Message(Kind.GRADIENT, 3, 0, 2, b"late"))
-    message = hub.receive(Kind.GRADIENT, 3, 5.0, [2])
+    message = hub.receive(Kind.GRADIENT, 3, SOON_S, [2])
     assert message is not None and bytes(message.body) == b"late"
     two.close()
     with pytest.raises(NodeLost, match="'worker-1' was lost at step 3, while gathering"):
-        hub.receive(Kind.GRADIENT, 3, 5.0, [2])
+        hub.receive(Kind.GRADIENT, 3, SOON_S, [2])
 
 
 def test_what_is_collected_is_that_of_those_who_are_left() -> None:
@@ -125,7 +125,7 @@ def test_out_of_lockstep_every_message_keeps_its_bytes() -> None:
     with star(ThreadedEndpoint, 1, lockstep=False) as ((server, worker), _):
         for step in range(6):
             worker.send([0], Message(Kind.GRADIENT, step, 0, 1, bytes([step]) * 100_000))
-        came = [server.receive(5.0) for _ in range(6)]
+        came = [server.receive(SOON_S) for _ in range(6)]
     assert [bytes(message.body) for message in came] == [bytes([n]) * 100_000 for n in range(6)]
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from endpoint_rig import KINDS, NAMES, RUN, Either, endpoint, star
+from endpoint_rig import KINDS, NAMES, RUN, SOON_S, Either, endpoint, star
 from loopback import refusing
 
 from testbed.errors import NodeLost
@@ -41,7 +41,7 @@ def test_a_gradient_arrives_whole_with_its_times(trio: Trio) -> None:
     server, one, _, _ = trio
     body = bytes(range(256)) * 20_000
     sent = one.send([0], Message(Kind.GRADIENT, 7, 3, 1, body))
-    got = server.receive(5.0)
+    got = server.receive(SOON_S)
     assert sent == HEADER_BYTES + len(body)
     assert (got.kind, got.step, got.bucket, got.sender) == (Kind.GRADIENT, 7, 3, 1)
     assert bytes(got.body) == body
@@ -53,20 +53,20 @@ def test_one_send_reaches_every_destination_and_counts_each(trio: Trio) -> None:
     server, one, two, _ = trio
     update = Message(Kind.UPDATE, 1, 0, 0, b"x" * 1000)
     assert server.send([1, 2], update) == 2 * (HEADER_BYTES + 1000)
-    assert bytes(one.receive(5.0).body) == bytes(two.receive(5.0).body) == b"x" * 1000
+    assert bytes(one.receive(SOON_S).body) == bytes(two.receive(SOON_S).body) == b"x" * 1000
 
 
 def test_empty_bodies_travel(trio: Trio) -> None:
     server, one, _, _ = trio
     one.send([0], Message(Kind.GRADIENT, 0, 0, 1, b""))
-    assert len(server.receive(5.0).body) == 0
+    assert len(server.receive(SOON_S).body) == 0
 
 
 def test_buffers_of_neighbouring_steps_are_apart(trio: Trio) -> None:
     server, one, _, _ = trio
     for step in range(2):
         one.send([0], Message(Kind.GRADIENT, step, 0, 1, bytes([step]) * 100))
-    first, second = server.receive(5.0), server.receive(5.0)
+    first, second = server.receive(SOON_S), server.receive(SOON_S)
     assert bytes(first.body) == b"\x00" * 100
     assert bytes(second.body) == b"\x01" * 100
 
@@ -75,7 +75,7 @@ def test_a_peer_that_is_a_step_ahead_changes_nothing_that_still_waits(trio: Trio
     """Its gradient of the next step has come before another's of this one."""
     own, one, two, _ = trio
     node = HostNode("server", 1, own, HostClock(), lambda _: None)
-    exchange = AllGatherExchange(node, Membership(0, [], [0, 1, 2], NAMES, 5.0))
+    exchange = AllGatherExchange(node, Membership(0, [], [0, 1, 2], NAMES, SOON_S))
 
     def send(peer: Either, step: int, bucket: int) -> None:
         body = bytes([10 * peer.number + step]) * 100
@@ -101,7 +101,7 @@ def test_frames_of_all_lengths_follow_each_other(trio: Trio) -> None:
     for step, length in enumerate(lengths):
         one.send([0], Message(Kind.GRADIENT, step, step, 1, bytes([step]) * length))
     for step, length in enumerate(lengths):
-        got = server.receive(5.0)
+        got = server.receive(SOON_S)
         assert (got.step, bytes(got.body)) == (step, bytes([step]) * length)
         assert got.sent_s < got.arrived_s <= got.last_s
 
@@ -119,10 +119,10 @@ def test_both_may_send_at_once_more_than_the_kernel_holds(trio: Trio) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20.0)
+        thread.join(SOON_S)
     assert not any(thread.is_alive() for thread in threads)
     for peer, count in ((server, 2), (one, 1), (two, 1)):
-        for got in [peer.receive(5.0) for _ in range(count)]:
+        for got in [peer.receive(SOON_S) for _ in range(count)]:
             assert bytes(got.body) == bodies[got.sender]
 
 
@@ -131,7 +131,7 @@ def test_two_threads_of_a_node_may_send_while_a_third_receives(trio: Trio) -> No
     got = list[Message]()
 
     def receive() -> None:
-        got.extend(one.receive(10.0) for _ in range(20))
+        got.extend(one.receive(SOON_S) for _ in range(20))
 
     def send(bucket: int) -> None:
         for step in range(20):
@@ -143,12 +143,12 @@ def test_two_threads_of_a_node_may_send_while_a_third_receives(trio: Trio) -> No
     for activity in activities:
         activity.start()
     for step in range(40):
-        message = server.receive(10.0)
+        message = server.receive(SOON_S)
         assert set(bytes(message.body)) == {message.bucket}
         if step % 2:
             server.send([1, 2], Message(Kind.UPDATE, step, 0, 0, b"u" * 1000))
     for activity in activities:
-        activity.join(10.0)
+        activity.join(SOON_S)
     assert [message.step for message in got] == list(range(1, 40, 2))
 
 
@@ -159,9 +159,9 @@ def test_what_comes_while_the_role_computes_is_read(trio: Trio) -> None:
         target=one.send, args=([0], Message(Kind.GRADIENT, 1, 0, 1, b"z" * size)), daemon=True
     )
     sender.start()
-    sender.join(10.0)
+    sender.join(SOON_S)
     assert not sender.is_alive()  # the kernel alone would not hold so much
-    assert len(server.receive(5.0).body) == size
+    assert len(server.receive(SOON_S).body) == size
 
 
 def test_the_kernels_count_is_the_frames(trio: Trio) -> None:
@@ -169,7 +169,7 @@ def test_the_kernels_count_is_the_frames(trio: Trio) -> None:
     before = one.counters()[0]
     for step in range(5):
         one.send([0], Message(Kind.GRADIENT, step, 0, 1, b"y" * 5000))
-        server.receive(5.0)
+        server.receive(SOON_S)
     after = one.counters()[0]
     assert after.least_rtt_us is not None
     assert before.least_rtt_us is not None
@@ -219,34 +219,34 @@ def test_a_closed_peer_is_lost_by_name(trio: Trio) -> None:
     server, one, _, _ = trio
     one.close()
     with pytest.raises(NodeLost, match="worker-0"):
-        server.receive(5.0)
+        server.receive(SOON_S)
 
 
 def test_who_sends_to_a_closed_peer_hears_of_it_and_reaches_the_others(trio: Trio) -> None:
     server, one, two, _ = trio
     one.close()
     with pytest.raises(NodeLost, match="worker-0"):
-        server.receive(5.0)
+        server.receive(SOON_S)
     sent = 0
     with pytest.raises(NodeLost, match=r"worker-0.*cannot send"):
         while sent < 1000:  # the kernel takes a few, until the peer's has answered the first
             server.send([1, 2], Message(Kind.UPDATE, sent, 0, 0, b"1234"))
             sent += 1
-    assert [two.receive(5.0).step for _ in range(sent + 1)] == [*range(sent + 1)]
+    assert [two.receive(SOON_S).step for _ in range(sent + 1)] == [*range(sent + 1)]
 
 
 def test_a_goodbye_is_no_loss(trio: Trio) -> None:
     server, one, _, _ = trio
     one.send([0], Message(Kind.BYE, 0, 0, 1, b""))
     one.close()
-    assert server.receive(5.0).kind is Kind.BYE
+    assert server.receive(SOON_S).kind is Kind.BYE
     with pytest.raises(NodeLost, match="nothing was received"):
         server.receive(0.05)
 
 
 def test_who_receives_hears_that_the_endpoint_is_closed_beside_it() -> None:
     with star(EpollEndpoint, 1) as ((_, worker), _port), ThreadPoolExecutor(1) as beside:
-        receiving = beside.submit(worker.receive, 2.0, [0])
+        receiving = beside.submit(worker.receive, SOON_S, [0])
         while not worker._owner._busy:  # type: ignore[union-attr]
             time.sleep(0.01)
         worker.close()
@@ -259,9 +259,9 @@ def test_who_goes_on_after_a_goodbye_is_lost_when_it_ends(trio: Trio) -> None:
     one.send([0], Message(Kind.BYE, 0, 0, 1, b""))
     one.send([0], Message(Kind.GRADIENT, 1, 0, 1, b"1234"))
     one.close()
-    assert [server.receive(5.0).kind for _ in range(2)] == [Kind.BYE, Kind.GRADIENT]
+    assert [server.receive(SOON_S).kind for _ in range(2)] == [Kind.BYE, Kind.GRADIENT]
     with pytest.raises(NodeLost, match=r"worker-0.*closed"):
-        server.receive(5.0)
+        server.receive(SOON_S)
 
 
 def test_a_stranger_is_dropped_and_counted(trio: Trio) -> None:
@@ -276,7 +276,7 @@ def test_a_stranger_is_dropped_and_counted(trio: Trio) -> None:
                     pass
     assert server.rejected_connections == 3
     one.send([0], Message(Kind.GRADIENT, 1, 0, 1, b"still here"))
-    assert bytes(server.receive(5.0).body) == b"still here"
+    assert bytes(server.receive(SOON_S).body) == b"still here"
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -10,7 +10,7 @@ from contextlib import ExitStack, suppress
 from random import Random
 
 import pytest
-from endpoint_rig import KINDS, RUN, Either, endpoint, hello, listening, star
+from endpoint_rig import KINDS, RUN, SOON_S, Either, endpoint, hello, listening, star
 
 from testbed.errors import NodeLost
 from testbed.node import Kind, Message
@@ -24,8 +24,9 @@ GREETING_S, MOST_BYTES = 0.3, 1 << 20
 
 @pytest.fixture(params=KINDS)
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
-    limits = {"greeting_s": GREETING_S, "most_bytes": MOST_BYTES}
-    with star(request.param, 1, silence_s=60.0, **limits) as ((server, one), port):
+    """A peer that has greeted in its own time; from now on there is less."""
+    with star(request.param, 1, most_bytes=MOST_BYTES) as ((server, one), port):
+        server._pending._greeting_s = GREETING_S
         yield server, one, port
 
 
@@ -54,7 +55,7 @@ STRANGE = {
 def test_a_stranger_is_dropped_and_counted(pair: Pair, words: bytes) -> None:
     server, one, port = pair
     one.send([0], Message(Kind.GRADIENT, 1, 0, 1, b"g" * 1000))
-    first = server.receive(5.0)
+    first = server.receive(SOON_S)
     say(port, words)
     eventually(lambda: server.rejected_connections == 1)
     assert bytes(first.body) == b"g" * 1000
@@ -93,17 +94,17 @@ def test_who_there_is_no_thread_for_keeps_nobody_out(
             if method == "_greet":
                 assert first.recv(1) == b""
             else:
-                assert server.receive(5.0).kind is Kind.HELLO
+                assert server.receive(SOON_S).kind is Kind.HELLO
                 with pytest.raises(NodeLost, match="nothing can be read from it: can't start"):
-                    server.receive(5.0)
+                    server.receive(SOON_S)
         with socket.create_connection(("127.0.0.1", port)) as second:
             second.sendall(
                 frame(Kind.HELLO) if method == "_greet" else frame(Kind.HELLO, sender=77)
             )
             if method == "_greet":
-                assert server.receive(5.0).kind is Kind.HELLO
+                assert server.receive(SOON_S).kind is Kind.HELLO
                 second.sendall(frame(Kind.BYE))
-                assert server.receive(5.0).kind is Kind.BYE
+                assert server.receive(SOON_S).kind is Kind.BYE
             else:
                 eventually(lambda: server.rejected_connections == 1)
         assert still_exchanges(server, one)
@@ -119,10 +120,10 @@ def test_a_greeting_from_another_address_is_a_strangers(kind: type[Either]) -> N
         assert 2 not in server._peers
         with socket.create_connection(("127.0.0.1", port), source_address=("127.0.0.2", 0)) as two:
             two.sendall(frame(Kind.HELLO))
-            assert server.receive(5.0).sender == 2
+            assert server.receive(SOON_S).sender == 2
             assert still_exchanges(server, one)
             two.sendall(frame(Kind.BYE))
-            assert server.receive(5.0).kind is Kind.BYE
+            assert server.receive(SOON_S).kind is Kind.BYE
     assert server.rejected_connections == 1
 
 
@@ -130,7 +131,7 @@ def test_who_says_nothing_holds_nothing_up_and_is_dropped(pair: Pair) -> None:
     server, one, port = pair
     with socket.create_connection(("127.0.0.1", port)) as silent:
         assert still_exchanges(server, one)
-        silent.settimeout(5.0)
+        silent.settimeout(SOON_S)
         assert silent.recv(1) == b""
     eventually(lambda: server.rejected_connections == 1)
 
@@ -152,9 +153,9 @@ def test_a_flood_is_bounded_and_peers_get_in(kind: type[Either]) -> None:
             stack.enter_context(socket.create_connection(("127.0.0.1", port)))
         two = endpoint(kind, 2)
         stack.callback(two.close)
-        two.connect(0, "127.0.0.1", port, 5.0)
+        two.connect(0, "127.0.0.1", port, SOON_S)
         two.send([0], hello(2))
-        assert server.receive(5.0).sender == 2
+        assert server.receive(SOON_S).sender == 2
         eventually(lambda: server.rejected_connections == 201 - 32)  # the peer had to wait, too
         assert still_exchanges(server, one)
         assert still_exchanges(server, two)
@@ -185,7 +186,7 @@ def test_a_peer_that_breaks_the_rules_is_lost_by_name(
     with suppress(NodeLost):
         one.send([0], message)
     with pytest.raises(NodeLost, match=f"'worker-0'.*{said}"):
-        server.receive(5.0)
+        server.receive(SOON_S)
 
 
 def test_a_peer_cannot_fill_the_memory_with_messages(pair: Pair) -> None:
@@ -196,7 +197,7 @@ def test_a_peer_cannot_fill_the_memory_with_messages(pair: Pair) -> None:
     eventually(lambda: server._peers[1].delivered > 1 << 14)
     with pytest.raises(NodeLost, match=r"'worker-0'.*16384 messages of it wait"):
         for _ in range(1 << 15):
-            server.receive(5.0)
+            server.receive(SOON_S)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -207,7 +208,7 @@ def test_who_listens_is_closed_with_strangers_at_the_door(kind: type[Either]) ->
         silent.sendall(b"N")
         time.sleep(0.1)
         server.close()
-        silent.settimeout(5.0)
+        silent.settimeout(SOON_S)
         with suppress(ConnectionResetError):
             assert silent.recv(1) == b""
 
@@ -215,7 +216,7 @@ def test_who_listens_is_closed_with_strangers_at_the_door(kind: type[Either]) ->
 def say(port: int, words: bytes) -> None:
     """Connect, say it, and hang up."""
     with socket.create_connection(("127.0.0.1", port)) as stranger:
-        stranger.settimeout(5.0)
+        stranger.settimeout(SOON_S)
         with suppress(OSError):  # the server may have hung up by now, with a reset
             stranger.sendall(words)
             stranger.shutdown(socket.SHUT_WR)
@@ -226,14 +227,14 @@ def say(port: int, words: bytes) -> None:
 def still_exchanges(server: Either, worker: Either) -> bool:
     """Whether a round goes through."""
     worker.send([0], Message(Kind.GRADIENT, 9, 0, worker.number, b"still here"))
-    came = server.receive(5.0)
+    came = server.receive(SOON_S)
     server.send([worker.number], Message(Kind.UPDATE, 9, 0, 0, came.body))
-    return bytes(worker.receive(5.0).body) == b"still here"
+    return bytes(worker.receive(SOON_S).body) == b"still here"
 
 
 def eventually(true: Callable[[], bool]) -> None:
     """Within seconds."""
-    give_up = time.monotonic() + 10.0
+    give_up = time.monotonic() + SOON_S
     while not true():
         assert time.monotonic() < give_up
         time.sleep(0.01)

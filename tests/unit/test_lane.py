@@ -55,7 +55,7 @@ def test_what_waits_goes_by_urgency_and_then_in_order(world: Callable[..., Any])
         for name, urgency in (("c", 1), ("a", -1), ("d", 1), ("b", 0)):
             lane.put(lambda name=name: done.put(name), urgency)  # type: ignore[misc]
         gate.put(True)
-        return [done.get(5.0) for _ in range(4)]
+        return [done.get(60.0) for _ in range(4)]
 
     assert world(body) == ["a", "b", "c", "d"]
 
@@ -71,7 +71,7 @@ def test_nothing_is_done_after_an_error(world: Callable[..., Any]) -> None:
 
         lane.put(fail)
         lane.put(lambda: done.put(True))
-        error = told.get(5.0)
+        error = told.get(60.0)
         with pytest.raises(TimeoutError):
             done.get(0.2)
         lane.end()
@@ -92,11 +92,11 @@ def test_an_end_gives_up_what_waits_and_never_blocks(world: Callable[..., Any]) 
             done.put("ended")
 
         lane.put(blocked)
-        assert done.get(5.0) == "begun"
+        assert done.get(60.0) == "begun"
         lane.put(lambda: done.put("never"))
         lane.end()
         gate.put(True)
-        assert done.get(5.0) == "ended"
+        assert done.get(60.0) == "ended"
         with pytest.raises(TimeoutError):
             done.get(0.2)
         return "over"
@@ -110,7 +110,7 @@ def test_a_lanes_thread_ends() -> None:
         lane = PriorityExecutor(node, list[object]().append)
         (thread,) = set(threading.enumerate()) - before
         lane.end()
-        thread.join(5.0)
+        thread.join(60.0)
         assert not thread.is_alive()
 
     on_host(body)

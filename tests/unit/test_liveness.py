@@ -5,11 +5,11 @@ from __future__ import annotations
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Event
 
 import pytest
-from endpoint_rig import KINDS, NAMES, Either, star
+from endpoint_rig import KINDS, NAMES, SOON_S, Either, star
 
 from testbed.errors import NodeLost
 from testbed.exchange.base import Membership
@@ -111,7 +111,7 @@ def test_those_who_wait_are_told_and_roles_see_nothing_of_it(kind: type[Either])
         with pytest.raises(NodeLost, match="'worker-1'"):
             server.receive(2.0, [2], [1])
         server.send([1], Message(Kind.UPDATE, 1, 0, 0, b"u"))
-        assert worker.receive(5.0, [0]).kind is Kind.UPDATE
+        assert worker.receive(SOON_S, [0]).kind is Kind.UPDATE
         told, heard = server.wait_notice_bytes[0], worker.wait_notice_bytes[1]
         assert told == heard > 0 and told % HEADER_BYTES == 0
         counted = worker.counters()[0].bytes_received
@@ -123,7 +123,7 @@ def test_one_whose_message_waits_to_be_received_is_not_lost(kind: type[Either]) 
     """Its role was away for longer than anybody may be silent."""
     with star(kind, 2) as ((server, early, other), _port):
         other.send([0], Message(Kind.GRADIENT, 1, 0, 2, b"g"))
-        assert server.receive(0.5, [1, 2]).sender == 2  # and from now on 1 is waited for
+        assert server.receive(SOON_S, [1, 2]).sender == 2  # and from now on 1 is waited for
         early.send([0], Message(Kind.GRADIENT, 1, 0, 1, b"g"))
         while server._peers[1].delivered == server._peers[1].taken:
             time.sleep(0.01)
@@ -140,7 +140,7 @@ def test_one_heard_of_while_it_is_looked_for_has_not_been_silent(kind: type[Eith
         server._look(2.0, [2], [1], time.monotonic() - 1.0)
         assert server.wait_notice_bytes[0] == HEADER_BYTES
         server.send([1], Message(Kind.UPDATE, 1, 0, 0, b"u"))
-        assert worker.receive(5.0, [0]).kind is Kind.UPDATE
+        assert worker.receive(SOON_S, [0]).kind is Kind.UPDATE
         said_s, heard_s = worker._peers[0].wait_notice
         assert said_s == heard_s > 0.0
 
@@ -152,12 +152,13 @@ def test_one_that_has_left_is_told_nothing_until_it_returns(
 ) -> None:
     with star(kind, 2) as ((own, steady, leaving), _port):
         node = HostNode("server", 1, own, HostClock(), lambda _: None)
-        server = ElasticPsServer(node, Membership(0, [0], [1, 2], NAMES, 1.0))
+        server = ElasticPsServer(node, Membership(0, [0], [1, 2], NAMES, SOON_S))
         leaving.send([0], Message(Kind.LEAVE, 1, 0, 2, b""))
         if returns:
             leaving.send([0], Message(Kind.REJOIN, 1, 0, 2, b""))
         steady.send([0], Message(Kind.GRADIENT, 1, 0, 1, b"g"))
         assert [message.sender for message in server.gather(1, 0)] == [1]
+        server._peers = replace(server._peers, timeout_s=1.0)
         with pytest.raises(NodeLost, match="'worker-0'"):
             server.gather(2, 0)
         assert (own.wait_notice_bytes[0] > 0) is returns

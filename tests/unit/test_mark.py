@@ -54,7 +54,7 @@ def run(script: str, marks: str, rank: int = 0) -> subprocess.CompletedProcess[s
 
 
 def all_heard(listener: MarkListener, count: int) -> list[HeardMark]:
-    return [listener.heard.get(timeout=5) for _ in range(count)]
+    return [listener.heard.get(timeout=60) for _ in range(count)]
 
 
 def test_marks_come_in_order_with_their_times(listener: MarkListener) -> None:
@@ -95,7 +95,7 @@ def test_all_begin_at_the_instant_they_are_told(listener: MarkListener) -> None:
         )
         for rank in range(2)
     ]
-    give_up = time.monotonic() + 20
+    give_up = time.monotonic() + 60
     while listener.waiting != {0, 1}:
         assert time.monotonic() < give_up
         time.sleep(0.01)
@@ -177,7 +177,7 @@ def test_a_job_that_marks_faster_than_it_is_heard_loses_marks_and_no_memory(
     listener.heard.maxsize = 10
     script = "from testbed import mark\nfor _ in range(50): mark.step()"
     assert run(script, listener.path("worker-1")).returncode == 0
-    give_up = time.monotonic() + 5
+    give_up = time.monotonic() + 60
     while listener.left_out != {"worker-1": 40}:
         assert time.monotonic() < give_up, listener.left_out
         time.sleep(0.01)
@@ -268,7 +268,7 @@ def test_no_thread_is_left_after_the_end_of_hearing(listener: MarkListener) -> N
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(listener.path("worker-0"))
         client.sendall(b'{"rank": 0, "local_rank": 0}\n{"what": "end", "ns": 1}\n')
-        assert listener.heard.get(timeout=5).mark.what == "end"
+        assert listener.heard.get(timeout=60).mark.what == "end"
         with listener._lock:
             [thread] = listener._connections.values()
         assert thread.is_alive()

@@ -215,7 +215,7 @@ def test_it_answers_scrapes_until_it_is_stopped(run: Path) -> None:
     exporter, (address, port) = fed(run, "worker-0"), own_place()
     stop = exporter.serve(address, port)
     try:
-        with urllib.request.urlopen(f"http://{address}:{port}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://{address}:{port}/metrics", timeout=60) as answer:
             text = answer.read().decode()
         with pytest.raises(MachineError, match=f"{re.escape(address)}:{port}"):
             Exporter({}).serve(address, port)
@@ -248,5 +248,5 @@ def test_strangers_that_say_nothing_are_few_and_not_for_long(
             time.sleep(0.01)
         with socket.create_connection(place, 10.0) as late:
             assert late.recv(1) == b""
-        with urllib.request.urlopen("http://{}:{}/metrics".format(*place), timeout=10) as answer:
+        with urllib.request.urlopen("http://{}:{}/metrics".format(*place), timeout=60) as answer:
             assert metrics.BUILD in answer.read().decode()

@@ -56,7 +56,7 @@ def server(clock: Clock) -> Iterator[ControlServer]:
 def node(server: ControlServer, name: str, *, started: bool = True) -> JsonLines:
     lines = JsonLines(socket.create_connection(server._listener.getsockname()))
     lines.send("hello", node=name, token=TOKEN)
-    got = server.receive(5.0)
+    got = server.receive(60.0)
     assert got is not None and got[0] == name and got[1]["type"] == "hello"
     if started:
         server.send(name, "start", t0_ns=0)
@@ -70,7 +70,7 @@ def pass_time(server: ControlServer, clock: Clock, seconds: float) -> None:
 
 
 def eventually(true: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + 20.0
+    give_up = time.monotonic() + 60.0
     while not true():
         assert time.monotonic() < give_up
         time.sleep(0.005)
@@ -102,7 +102,7 @@ def test_a_silent_node_is_lost_while_another_has_much_to_say(
         talking.send("event", event={"kind": "note", "step": 1})
     eventually(lambda: server._inbox.qsize() == 50)
     with pytest.raises(NodeLost, match=r"'worker-0'.*no sign of life"):
-        server.receive(5.0)
+        server.receive(60.0)
     silent.close()
     talking.close()
 
@@ -170,11 +170,11 @@ def test_a_node_ends_whose_session_does_not_read() -> None:
 
 def test_a_long_line_arrives_at_a_node_that_reads_late(server: ControlServer, clock: Clock) -> None:
     lines, text = node(server, "worker-0"), "x" * (12 << 20)
-    lines.socket.settimeout(10.0)
+    lines.socket.settimeout(60.0)
     sender = threading.Thread(target=server.send, args=("worker-0", "job"), kwargs={"text": text})
     sender.start()
     got = [message["type"] for message in (next(iter(lines)), next(iter(lines)))]
-    sender.join(10.0)
+    sender.join(60.0)
     assert got == ["start", "job"] and not sender.is_alive()
     lines.close()
 
@@ -200,10 +200,10 @@ def test_a_dismissed_node_may_go_and_come_back(server: ControlServer, clock: Clo
     second = node(server, "noise-0")
     assert server.connected() == ["noise-0"]
     second.send("up")
-    assert server.receive(5.0) == ("noise-0", {"type": "up"})
+    assert server.receive(60.0) == ("noise-0", {"type": "up"})
     second.close()
     with pytest.raises(NodeLost, match="its process ended"):
-        server.receive(20.0)
+        server.receive(60.0)
 
 
 def test_a_node_that_came_back_prepares_as_long_as_it_did_at_first(
@@ -228,7 +228,7 @@ def test_room_for_messages_is_there_again_when_they_were_received(server: Contro
     for _ in range(3):
         lines.send("event", event={"kind": "note", "text": "x" * 1000})
     for _ in range(3):
-        assert server.receive(5.0) is not None
+        assert server.receive(60.0) is not None
     assert server._waiting_bytes == 0
     lines.close()
 
@@ -253,7 +253,7 @@ def test_a_posted_message_comes_as_the_nodes_own(server: ControlServer) -> None:
 
 def stranger(server: ControlServer) -> socket.socket:
     made = socket.create_connection(server._listener.getsockname())
-    made.settimeout(20)
+    made.settimeout(60.0)
     return made
 
 
@@ -274,12 +274,12 @@ def test_nodes_are_not_read_while_too_much_waits(
     saying.join(0.5)
     assert saying.is_alive() and server._inbox.qsize() <= 100
     clock.now_s += 2 * SILENCE_S
-    until = time.monotonic() + 5
+    until = time.monotonic() + 60.0
     while server._last_heard_s["worker-0"] < clock.now_s and time.monotonic() < until:
         time.sleep(0.01)
-    got = [server.receive(5.0) for _ in range(count)]
+    got = [server.receive(60.0) for _ in range(count)]
     assert [message["event"]["step"] for _, message in filter(None, got)] == list(range(count))
-    saying.join(5)
+    saying.join(60.0)
     assert not saying.is_alive()
     lines.close()
 
@@ -318,7 +318,7 @@ def test_a_node_comes_from_its_own_address() -> None:
         )
         lines = JsonLines(own)
         lines.send("hello", node="worker-0", token=TOKEN)
-        came = server.receive(5.0)
+        came = server.receive(60.0)
         assert came is not None and came[0] == "worker-0"
         node(server, "noise-0").close()  # wherever it is
         assert server.strangers == 1

@@ -73,7 +73,7 @@ def test_nodes_whose_pause_outlasts_the_run_go_on_at_its_end() -> None:
     changes = [NodeChange(0.0, node, "pause") for node in nodes]
     changes += [NodeChange(1e6, node, "resume") for node in nodes]
     disturbances = NodeEventScheduler(session, changes, time.monotonic_ns(), written.put)
-    assert [written.get(timeout=5.0)["node"] for _ in nodes] == [*nodes]
+    assert [written.get(timeout=60.0)["node"] for _ in nodes] == [*nodes]
     assert frozen == silent == {*nodes}
     disturbances.stop()
     assert frozen == silent == session.paused == set(), "their silence is a loss again"

@@ -116,6 +116,6 @@ def test_two_that_wait_for_the_loop_let_it_rest() -> None:
     for thread in waiting:
         thread.start()
     for thread in waiting:
-        thread.join(10.0)
+        thread.join(60.0)
     turns.end()
     assert turned < 20  # not as often as the processor can
