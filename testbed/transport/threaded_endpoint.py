@@ -20,7 +20,8 @@ from testbed.transport.connection import BlockingConnection
 from testbed.transport.endpoint import LOOK_S, PAUSE_S, SocketEndpoint
 from testbed.transport.multicast.endpoint import Multicaster
 
-_Inbox = queue.SimpleQueue[Message | NodeLost]
+_Inbox = queue.SimpleQueue[Message | NodeLost | None]
+"""None: the endpoint was closed."""
 
 
 class ThreadedEndpoint(SocketEndpoint[BlockingConnection]):
@@ -84,6 +85,7 @@ class ThreadedEndpoint(SocketEndpoint[BlockingConnection]):
             self.multicaster.close()
         for connection in self._peers.values():
             connection.close()
+        self._inbox.put(None)
 
     def _look(
         self, timeout: float, awaited: Collection[int], waiting: Collection[int], begun_s: float
@@ -102,9 +104,13 @@ class ThreadedEndpoint(SocketEndpoint[BlockingConnection]):
 
     def _next(self, timeout: float) -> Message | NodeLost | None:
         try:
-            return self._inbox.get(timeout=timeout)
+            item = self._inbox.get(timeout=timeout)
         except queue.Empty:
             return None
+        if item is None:
+            self._inbox.put(None)  # for whoever receives next
+            raise NodeLost(self._name(self.number), None, "its endpoint was closed")
+        return item
 
     def _wrap(self, connected: socket.socket, most_bytes: int) -> BlockingConnection:
         return BlockingConnection(connected, self._config, most_bytes)

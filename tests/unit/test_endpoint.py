@@ -244,10 +244,11 @@ def test_a_goodbye_is_no_loss(trio: Trio) -> None:
         server.receive(0.05)
 
 
-def test_who_receives_hears_that_the_endpoint_is_closed_beside_it() -> None:
-    with star(EpollEndpoint, 1) as ((_, worker), _port), ThreadPoolExecutor(1) as beside:
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_receives_hears_that_the_endpoint_is_closed_beside_it(kind: type[Either]) -> None:
+    with star(kind, 1) as ((_, worker), _port), ThreadPoolExecutor(1) as beside:
         receiving = beside.submit(worker.receive, SOON_S, [0])
-        while not worker._owner._busy:  # type: ignore[union-attr]
+        while isinstance(worker, EpollEndpoint) and not worker._owner._busy:
             time.sleep(0.01)
         worker.close()
         with pytest.raises(NodeLost, match=r"'worker-0'.*its endpoint was closed"):
