@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from importlib.metadata import distribution
 from pathlib import Path
 
+from long_files import limit_s
 from packaging.requirements import Requirement
 from verdict_rig import accepted_run
 
@@ -116,7 +117,10 @@ def short_run(installed: Installed, fabric: str) -> Path:
     assert changed == 1
     scenario.write_text(text.replace("model: cnn", "model: mlp"))
     options = ["--fabric", fabric, "--algo", "none", "--no-figures"]
-    done = installed.run("run", str(scenario), *options, code=None)
+    # no loop is compiled there yet, beside other tests that compute, too
+    patience = f"{limit_s(90.0):g}"
+    words = ["run", str(scenario), *options]
+    done = installed.run(*words, code=None, NARROWS_START_S=patience)
     runs = [*installed.folder.glob("runs/*")]
     assert len(runs) == 1, done.stderr
     (records,) = runs
