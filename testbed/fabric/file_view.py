@@ -110,12 +110,14 @@ def account_for(shown: Iterable[Shown]) -> Account | None:
     """The account of a node that is shown this: of what it may write to the owner, where the file
     system cannot show that as somebody else's, and the owner is not root. Raises OSError."""
     whose = account()
-    for each in shown:
-        if whose is None or not each.writable:
-            continue
-        with _UserMappings(whose) as users, _Tree(each.path, each, users) as tree:
-            if not tree.mapped and tree.owner.user not in (0, whose.user):
-                return tree.owner
+    if whose is None:
+        return None
+    with _UserMappings(whose) as users:
+        for each in shown:
+            if each.writable:
+                with _Tree(each.path, each, users) as tree:
+                    if not tree.mapped and tree.owner.user not in (0, whose.user):
+                        return tree.owner
     return whose
 
 

@@ -264,7 +264,7 @@ class NetnsFabric(JournaledFabric):
         role = self._specs[name].role
         options = ["--name", name, "--control", control, "--role", role]
         options += [] if self.context.trains else ["--untrained"]
-        # Each folder that is shown takes 20 ms; what root's nodes run themselves is the system's.
+        # What root's nodes run themselves is the system's: of PATH they need no folder.
         hidden = () if account() is None else ("PATH",)
         variables = {key: value for key, value in os.environ.items() if key not in hidden}
         setting = self._setting(name, self._view(variables))

@@ -119,11 +119,16 @@ def run_assignment(assignment: Assignment) -> None:
     assignment.exporter.begin(assignment.labels)
     assignment.traffic = NodeTraffic(assignment.flows, assignment.clock, assignment.burst)
     if assignment.role == "host":
-        assignment.traffic.await_sinks()
-        assignment.lines.send("ready")
-        await_start(assignment)
+        _await_others(assignment, assignment.traffic)
     else:
-        _play_role(assignment, assignment.job)
+        _play_role(assignment, assignment.job, assignment.traffic)
+
+
+def _await_others(assignment: Assignment, traffic: NodeTraffic) -> None:
+    """Say that this node is ready, once it would receive every flow to it, and wait for t0."""
+    traffic.await_sinks()
+    assignment.lines.send("ready")
+    await_start(assignment)
 
 
 def _task(message: dict[str, Any]) -> Job | NodeScript:
@@ -132,7 +137,7 @@ def _task(message: dict[str, Any]) -> Job | NodeScript:
     return Job.from_json(message["job"])
 
 
-def _play_role(assignment: Assignment, job: Job | NodeScript) -> None:
+def _play_role(assignment: Assignment, job: Job | NodeScript, traffic: NodeTraffic) -> None:
     """Connect, prepare, report ready, wait for t0, run, report done."""
     connections, network = _connections(job, assignment.role), None
     endpoint = ENDPOINTS[connections.kind](
@@ -168,11 +173,8 @@ def _play_role(assignment: Assignment, job: Job | NodeScript) -> None:
         if isinstance(job, Job) and not job.sizes:
             compilation.all()  # any may be needed in a later step; virtual time can wait for it
         played.prepare()
-        if assignment.traffic is not None:
-            assignment.traffic.await_sinks()
         with seldom_collected():
-            assignment.lines.send("ready")
-            await_start(assignment)
+            _await_others(assignment, traffic)
             summary = played.run()
         carried = node.carried()
         node.close()

@@ -118,9 +118,9 @@ def _check_congestion(wanted: str | None) -> None:
     """
     if wanted is None or (os.geteuid() != 0 and _can_be_loaded(wanted)):
         return
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as asked:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as tcp:
         try:
-            asked.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, wanted.encode())
+            tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, wanted.encode())
         except OSError as error:
             if error.errno != errno.EPERM:  # known, and routes may have it whoever may select it
                 raise unknown(wanted, None, error) from error

@@ -26,7 +26,7 @@ from testbed.transport.connection import LOOKS, ConnectionConfig, FramedSocket, 
 from testbed.transport.frame import HEADER_BYTES, MAX_BODY
 
 _PAUSE_S = 0.05
-"""Between two attempts to connect."""
+"""The least pause between two attempts to connect."""
 PATIENCE = 1.5
 """Times the timeout: for peers that say that they wait themselves, who know first."""
 

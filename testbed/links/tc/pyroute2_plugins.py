@@ -104,4 +104,5 @@ plugins["htb"] = SimpleNamespace(**_HTB)
 plugins["netem"] = SimpleNamespace(options=NetemOptions, stats2=Statistics)
 plugins["bfifo"] = SimpleNamespace(options=ByteQueue, stats2=Statistics)
 plugins["u32"] = SimpleNamespace(options=U32Options)
+# An action has its counters in an attribute that is no part of a plugin.
 common_act.tca_act_prio.tca_act.stats2 = Statistics
