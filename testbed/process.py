@@ -317,19 +317,26 @@ def make_private() -> None:
     mount("none", "/", None, RECURSIVE | _PRIVATE)
 
 
-def become_realtime(priority: int = PRIORITY) -> bool:
-    """Put the calling thread under SCHED_FIFO, not its children. Returns whether that was
-    permitted.
+def become_realtime(priority: int = PRIORITY, thread: int = 0) -> bool:
+    """Put a thread (its number for the kernel, 0: the calling one) under SCHED_FIFO, but not what
+    it starts. Returns whether that was permitted.
 
     Without the privilege, RLIMIT_RTPRIO may permit a lower priority: then that is taken.
     """
-    return _become(priority) or _become(min(priority, _permitted()))
+    return _schedule(thread, os.SCHED_FIFO, priority) or _schedule(
+        thread, os.SCHED_FIFO, min(priority, _permitted())
+    )
 
 
-def _become(priority: int) -> bool:
-    policy = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK
+def become_ordinary(thread: int = 0) -> None:
+    """Take a thread (its number for the kernel, 0: the calling one) back from SCHED_FIFO."""
+    _schedule(thread, os.SCHED_OTHER, 0)
+
+
+def _schedule(thread: int, policy: int, priority: int) -> bool:
+    """Only a privileged thread could give up the flag again, so that both policies have it."""
     try:
-        os.sched_setscheduler(0, policy, os.sched_param(priority))
+        os.sched_setscheduler(thread, policy | os.SCHED_RESET_ON_FORK, os.sched_param(priority))
     except OSError:
         return False
     return True

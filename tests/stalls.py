@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from fcntl import ioctl
 from functools import partial
 
@@ -69,6 +70,8 @@ def main() -> None:
     processors = os.sched_getaffinity(0)
     lookers = [Looker(asleep, {processor}) for processor in processors]
     locked = Looker(partial(devices_locked, socket.socket(type=socket.SOCK_DGRAM)), processors)
+    with suppress(PermissionError):  # as the lookers, which wait for the interpreter's lock
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(PRIORITY))
     for _ in sys.stdin:
         sys.stdout.write(f"{max(looker.take() for looker in lookers)} {locked.take()}\n")
         sys.stdout.flush()

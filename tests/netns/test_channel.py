@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -151,6 +152,29 @@ def test_a_channel_is_touched_by_one_thread_at_a_time(
     for channel in replayed:
         assert turns.pop(channel) == ["MainThread", "replay", "MainThread", "replay", "MainThread"]
     assert len(turns) > 4 and all(len(names) == 1 for names in turns.values())
+
+
+def policies(pid: int) -> set[int]:
+    threads = [task.name for task in Path(f"/proc/{pid}/task").iterdir()]
+    return {os.sched_getscheduler(int(thread)) & ~os.SCHED_RESET_ON_FORK for thread in threads}
+
+
+def test_an_agent_is_real_time_only_while_it_replays(rig: Rig) -> None:
+    """It computes for up to a second before and after: nothing may stand still for that."""
+    agent, nodes = rig.agent, {"worker-0": str(rig.places["worker-0"].nic.netns)}
+    if not agent.capabilities().realtime:
+        pytest.skip("real-time scheduling is refused to this user")
+    rig.prepare(dict.fromkeys(rig.ends("worker-0"), LinkState(MBIT, 100_000)))
+    agent.watch(nodes)
+    assert policies(agent.pid) == {os.SCHED_OTHER}
+    rig.start([], lead_s=0.1)
+    time.sleep(0.2)
+    assert policies(agent.pid) == {os.SCHED_FIFO}
+    agent.watched()
+    agent.watch(nodes)  # by a thread that begins while links are replayed
+    assert policies(agent.pid) == {os.SCHED_FIFO}
+    agent.stop()
+    assert policies(agent.pid) == {os.SCHED_OTHER}
 
 
 def test_the_kernels_own_words(rig: Rig) -> None:

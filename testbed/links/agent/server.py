@@ -13,6 +13,7 @@ import io
 import json
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from queue import SimpleQueue
 from threading import Thread
@@ -39,11 +40,12 @@ from testbed.links.replay.delivery_report import EndReport
 from testbed.links.replay.link_player import LinkPlayer, end_report
 from testbed.links.replay.replay import Replay
 from testbed.links.shaper import Shaper
-from testbed.process import PRIORITY, become_realtime, raise_open_files
+from testbed.process import PRIORITY, become_ordinary, become_realtime, raise_open_files
 from testbed.scenario.link_state import FRAME_BYTES, LinkDirection, LinkState
 from testbed.topology import Cable, Interface
 
 _ATTENDANT = PRIORITY - 10
+"""Priority of the agent's other threads while a replay runs."""
 _QUOTED = 60
 """Characters of a line that is no request, in its answer."""
 
@@ -84,6 +86,7 @@ class AgentServer:
         """Remove everything that was made; returns what could not be, in words."""
         if self._replay is not None:
             self._replay.finish()
+            _attend(False)
         if self._watch is not None:
             self._watch.close()
         failures = self._shaper.remove()
@@ -145,6 +148,17 @@ class AgentServer:
         """Begin to replay at t0."""
         if self._replay is not None or not self._shaper.ends:
             raise ExperimentError("links must be prepared, and not be in use, before a start")
+        _attend(True)
+        try:
+            replay = self._replay_of(request)
+            replay.start()
+        except BaseException:
+            _attend(False)
+            raise
+        # only one that has begun can be ended
+        self._replay = replay
+
+    def _replay_of(self, request: Object) -> Replay:
         shapes, lines = self._shaper.shapes, self._shaper.lines
         settings = self._shaper.settings
         bundle, gapped = settings.segments * FRAME_BYTES, settings.gapped
@@ -154,9 +168,7 @@ class AgentServer:
         }
         replay = Replay(tracks, request["t0_ns"], lambda records: self._say({"records": records}))
         _feed(replay, request)
-        replay.start()
-        # only one that has begun can be ended
-        self._replay = replay
+        return replay
 
     def do_feed(self, request: Object) -> None:
         """Take more of the history."""
@@ -170,6 +182,7 @@ class AgentServer:
             raise ExperimentError("there is no replay to stop")
         replay.finish()
         self._replay = None  # not before: who undoes the links meanwhile must wait for its thread
+        _attend(False)
         tracks, segments = replay.tracks.values(), self._shaper.settings.segments
         return [end_report(track, segments, replay.realtime) for track in tracks]
 
@@ -178,6 +191,8 @@ class AgentServer:
         if self._watch is not None:
             raise ExperimentError("connections are being followed already")
         self._watch = SocketWatch(request["nodes"])
+        if self._replay is not None:
+            _attend(True)
         return self._watch.interfaces()
 
     def do_watched(self, _: Object) -> dict[str, Watched]:
@@ -193,6 +208,23 @@ def _feed(replay: Replay, request: Object) -> None:
     if unknown := sorted({str(change.end) for change in changes} - set(map(str, replay.tracks))):
         raise ExperimentError(f"changes of links that are not shaped: {', '.join(unknown)}")
     replay.add_changes(changes, request["known_to_s"])
+
+
+def _attend(running: bool) -> None:
+    """Make all threads but the replay real-time while it runs, where that is permitted, and
+    ordinary otherwise.
+
+    One that held the interpreter's lock while ordinary processes keep it from running would make
+    the replay late. But what the agent computes before and after takes up to a second, and in that
+    time everything else on its processor would stand still, with whatever lock it has.
+    """
+    for thread in threading.enumerate():
+        if isinstance(thread, Replay) or thread.native_id is None:
+            continue
+        if running:
+            become_realtime(_ATTENDANT, thread.native_id)
+        else:
+            become_ordinary(thread.native_id)
 
 
 def serve(lines: Iterable[str], kind: type[AgentServer] = AgentServer) -> None:
@@ -215,7 +247,6 @@ def serve(lines: Iterable[str], kind: type[AgentServer] = AgentServer) -> None:
 
 def _write(outgoing: SimpleQueue[Object | None]) -> None:
     """A thread of its own: whoever has something to say never waits for the pipe."""
-    become_realtime(_ATTENDANT)
     while (message := outgoing.get()) is not None:
         if "records" in message:
             message = {"records": [record.to_json() for record in message["records"]]}
@@ -227,13 +258,8 @@ def _write(outgoing: SimpleQueue[Object | None]) -> None:
 
 
 def main(kind: type[AgentServer] = AgentServer) -> None:
-    """Serve standard input.
-
-    All threads are real-time where that is permitted, the replay above the others: one that held
-    the interpreter's lock while ordinary processes keep it from running would make the replay late.
-    """
+    """Serve standard input."""
     raise_open_files()
-    become_realtime(_ATTENDANT)
     for name in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(name, lambda *_: sys.exit(0))
     if isinstance(sys.stdin, io.TextIOWrapper):
