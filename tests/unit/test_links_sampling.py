@@ -10,10 +10,11 @@ from typing import Any, cast
 
 import pytest
 
+from testbed.links.replay import replay as replaying
 from testbed.links.replay.delivery_report import measures
 from testbed.links.replay.interval_errors import Mismatch, ReadBack
 from testbed.links.replay.link_player import LinkPlayer, PreparedChange
-from testbed.links.replay.replay import Replay
+from testbed.links.replay.replay import AWAKE_NS, LOOK_NS, Replay
 from testbed.links.replay.sampler import LIMIT_LOOKS, LinkSampler
 from testbed.links.shaper import ShapedQueue
 from testbed.links.tc.htb import ClassCounters
@@ -391,3 +392,56 @@ def test_a_change_is_as_late_as_the_kernel_has_it() -> None:
     late_s = [change.applied_s - number / 1e9 for number, change in enumerate(made)]
     assert list(sampler.record.lateness_s) == pytest.approx(late_s), "of when the kernel was told"
     assert track.failure is not None and not track.upcoming
+
+
+class SlowToWake:
+    """A clock whose sleeps last ``longer_ns`` longer than asked for, and on which a look takes 10 us."""
+
+    def __init__(self, longer_ns: int) -> None:
+        self.now_ns, self.longer_ns, self.sleeps = 0, longer_ns, 0
+
+    def monotonic_ns(self) -> int:
+        self.now_ns += 10_000
+        return self.now_ns
+
+    def sleep(self, seconds: float) -> None:
+        self.sleeps += 1
+        self.now_ns += round(seconds * 1e9) + self.longer_ns
+
+
+@pytest.mark.parametrize("longer_ns", [0, 300_000, 1_500_000])
+def test_a_change_does_not_wait_for_a_processor_that_wakes_up_late(
+    longer_ns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SlowToWake(longer_ns)
+    monkeypatch.setattr(replaying, "time", clock)
+    replay = Replay({}, 0, lambda _: None)
+    for look in range(1, 5):  # naps whose length is seen
+        replay._sleep_until(look * LOOK_NS)
+        assert longer_ns <= clock.now_ns - look * LOOK_NS <= longer_ns + 50_000
+    due_ns = clock.now_ns + 50_000_000
+    replay._pending.append(
+        PreparedChange(due_ns, due_ns, LinkDirection("w", "up"), SHAPE, None, None)
+    )
+    replay._sleep_until(due_ns - longer_ns // 2)  # a look that would come just before it waits
+    assert 0 <= clock.now_ns - due_ns <= 20_000
+    replay._pending.clear()
+    replay._sleep_until(due_ns + LOOK_NS)
+    assert clock.now_ns - due_ns - LOOK_NS >= longer_ns, "what is no change is slept for"
+
+
+def test_no_more_than_two_milliseconds_pass_awake(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SlowToWake(9_000_000)
+    monkeypatch.setattr(replaying, "time", clock)
+    replay = Replay({}, 0, lambda _: None)
+    for look in range(1, 5):
+        replay._sleep_until(look * LOOK_NS)
+    assert replay._awake_ns() == AWAKE_NS
+    clock.longer_ns, due_ns = 0, clock.now_ns + LOOK_NS
+    replay._pending.append(
+        PreparedChange(due_ns, due_ns, LinkDirection("w", "up"), SHAPE, None, None)
+    )
+    sleeps = clock.sleeps
+    replay._sleep_until(due_ns)
+    assert clock.sleeps == sleeps + 1
+    assert 0 <= clock.now_ns - due_ns <= 20_000
