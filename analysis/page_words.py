@@ -1,5 +1,5 @@
-"""Sentences of the report's page: what came of each algorithm, how k followed the link, and what
-the certificate says of each link.
+"""Sentences of the report's page: what came of each algorithm, how k followed the link, what the
+certificate says of each link, and which lamp that is.
 """
 
 from __future__ import annotations

@@ -70,13 +70,22 @@ FURTHER = {
 def write_report(
     run_dirs: Iterable[Path], out: Path, baseline: str | None = None, margin: float = MARGIN
 ) -> list[Path]:
-    """``table.csv``, ``figures/`` and ``report.html`` in ``out``; ``layers.csv`` of runs in
+    """Load runs and ``write_groups``. Raises InputError for what is no run."""
+    return write_groups(load_groups(run_dirs), out, baseline, margin)
+
+
+def write_groups(
+    groups: Sequence[Sequence[Run]],
+    out: Path,
+    baseline: str | None = None,
+    margin: float = MARGIN,
+) -> list[Path]:
+    """Write ``table.csv``, ``figures/`` and ``report.html`` into ``out``; ``layers.csv`` of runs in
     buckets. Returns all paths, the report last.
 
     ``baseline``, ``margin``: as ``compared`` has them. Of several groups of runs that do not
     compare, tables and figures are in a folder for each.
     """
-    groups = load_groups(run_dirs)
     figures, written = [], []
     for number, runs in enumerate(groups):
         place = out if len(groups) == 1 else out / f"comparison-{number + 1}"

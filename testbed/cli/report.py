@@ -40,11 +40,11 @@ def report(runs: Runs, out: Out = None, as_json: options.Json = False) -> None:
 
 def _report(runs: list[Path], out: Path | None, as_json: bool) -> None:
     from analysis.load import load_groups
-    from analysis.report import sheet_of, write_report
+    from analysis.report import sheet_of, write_groups
     from testbed.records.run_directory import to_json
 
     groups = load_groups(runs)
-    files = write_report(runs, out or _default(runs), *_against(runs))
+    files = write_groups(groups, out or _default(runs), *_against(runs))
     rows = [sheet_of(group).rows(group) for group in groups]
     if as_json:
         table = [row for own in rows for row in own]

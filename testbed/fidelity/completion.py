@@ -23,7 +23,7 @@ from testbed.fidelity.service_curve import (
     no_delay,
     slowest_rate,
 )
-from testbed.records.intervals import IntervalSet, spread
+from testbed.records.intervals import IntervalSet, quantiles
 from testbed.records.link_log import LinkLog
 from testbed.records.manifest import THRESHOLDS, Thresholds
 from testbed.scenario.link_state import FRAME_BYTES, SEGMENT_BYTES, LinkDirection
@@ -77,10 +77,10 @@ def measure_groups(
         "groups": len(all_ms) + not_judged["unsampled"],
         "judged": len(used),
         "not_judged": not_judged,
-        "used": spread(used),
-        "error": spread(error),
-        "error_ms": spread(error_ms),
-        "all_error_ms": spread(all_ms),
+        "used": quantiles(used),
+        "error": quantiles(error),
+        "error_ms": quantiles(error_ms),
+        "all_error_ms": quantiles(all_ms),
     }
 
 

@@ -283,7 +283,7 @@ class Starved:
 @dataclass(frozen=True, slots=True)
 class NodesSeen:
     """Node changes (pause, resume, kill, restart) asked for and made. ``faults``: a sentence for
-    all that did not happen, or was not asked for. ``lateness_ms``: see ``intervals.spread``."""
+    all that did not happen, or was not asked for. ``lateness_ms``: see ``intervals.quantiles``."""
 
     expected: int
     applied: int

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from testbed.fidelity.evidence import CheckResult, Evidence, NodesSeen, Records
-from testbed.records.intervals import spread
+from testbed.records.intervals import quantiles
 from testbed.records.manifest import Thresholds
 from testbed.records.stored import Joined
 from testbed.scenario.link_state import FRAME_BYTES, SEGMENT_HEADER_BYTES
@@ -115,7 +115,7 @@ def nodes_seen(
     faults += [
         f"{action} of {node} at {due_s:.3f} s: nobody asked for it" for node, action, due_s in left
     ]
-    return NodesSeen(expected, len(late_ms), faults, spread(late_ms))
+    return NodesSeen(expected, len(late_ms), faults, quantiles(late_ms))
 
 
 def run_findings(evidence: Evidence, limits: Thresholds) -> Iterator[CheckResult]:

@@ -4,7 +4,7 @@ reason; times in which this machine was not reliable; and the certificate. The t
 
 Within a threshold a measure is *valid*, up to ``degraded_factor`` times it *degraded*, beyond
 it *invalid*; a run is as good as its worst measure. What could not be measured is said, and counts
-for nothing.
+for nothing. ``evidence.CheckResult.state`` has this rule.
 
 Every field is explained in docs/reference/certificate.md.
 """

@@ -102,7 +102,7 @@ class IntervalSet:
                 self._to.append(to_s)
 
 
-def spread(values: Sequence[float], fewest: int = 1) -> dict[str, float | None]:
+def quantiles(values: Sequence[float], fewest: int = 1) -> dict[str, float | None]:
     """``{"p50", "p99", "p99_at_least", "max"}``, each one of the values (nearest rank); None of
     nothing.
 

@@ -40,7 +40,7 @@ from testbed.scenario.diagnostics import Names
 from testbed.scenario.expand import racks
 from testbed.scenario.link_model import NodeEvent, TraceEvent
 from testbed.scenario.link_state import FRAME_BYTES
-from testbed.scenario.load import Loaded, dump, fingerprint
+from testbed.scenario.load import Loaded, dump, scenario_hash
 from testbed.scenario.model import Scenario
 from testbed.scenario.validate_links import check_events
 from testbed.topology import DATA_PORT, NodePlacement
@@ -270,7 +270,7 @@ def trace_scenario(path: Path, form: str | None = None, column: str | None = Non
     traces = {event.key: trace for event in scenario.events if isinstance(event, TraceEvent)}
     if wrong := [problem.message for problem in check_events(scenario, traces, Names(scenario))]:
         raise InputError("; ".join(wrong), where=str(path))
-    return Loaded(scenario, path, traces, dump(scenario), fingerprint(scenario, traces))
+    return Loaded(scenario, path, traces, dump(scenario), scenario_hash(scenario, traces))
 
 
 def _can_fill() -> bool:

@@ -124,7 +124,7 @@ def load(path: Path, *, timed: bool = True, trains: bool = True) -> Loaded:
     if problems := beside + check(scenario, traces, trains=trains):
         hint = _meant(scenario, traces) if trains and not beside else None
         raise report(document, problems, hint=hint)
-    hash_ = fingerprint(scenario, traces, profile, step_times)
+    hash_ = scenario_hash(scenario, traces, profile, step_times)
     return Loaded(scenario, path, traces, text, hash_, profile, step_times)
 
 
@@ -136,10 +136,10 @@ def _meant(scenario: Scenario, traces: Mapping[str, RateTrace]) -> str | None:
 
 
 _LATER = ("classes", "down_density")
-"""Keys without a value that are no part of a fingerprint: scenarios of before have the same."""
+"""Keys without a value that are no part of the hash: scenarios of before have the same."""
 
 
-def fingerprint(
+def scenario_hash(
     scenario: Scenario,
     traces: dict[str, RateTrace],
     profile: ProfileFile | None = None,

@@ -1,5 +1,5 @@
 """The history of one link direction: where its rate comes from (base, step, ramp, trace), and
-outages over that. Integers: ns after t0 and bit/s.
+outages over that. Integers: ns after t0 and bit/s. ``timeline.schedule`` makes it of events.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Codecs between a worker's gradient and its messages, in both directions: one class per
-``ExchangeSpec.unit``.
+``ExchangeSpec.unit``; and in which order buckets are sent.
 """
 
 from __future__ import annotations

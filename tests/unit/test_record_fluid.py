@@ -6,7 +6,7 @@ import pytest
 
 from testbed.fidelity.completion import measure_groups
 from testbed.fidelity.service_curve import OfferedLoad, downloads_done, groups, serve, uploads_done
-from testbed.records.intervals import spread
+from testbed.records.intervals import quantiles
 from testbed.records.link_log import LinkLog
 from testbed.scenario.link_state import LinkDirection, wire_bytes
 
@@ -199,16 +199,16 @@ def test_an_unfinished_step_has_no_download_group() -> None:
 
 
 def test_spread_takes_values_that_occurred() -> None:
-    assert spread([3.0]) == {"p50": 3.0, "p99": 3.0, "p99_at_least": 3.0, "max": 3.0}
-    hundred = spread(range(1, 101))
+    assert quantiles([3.0]) == {"p50": 3.0, "p99": 3.0, "p99_at_least": 3.0, "max": 3.0}
+    hundred = quantiles(range(1, 101))
     assert hundred == {"p50": 50, "p99": 99, "p99_at_least": 97, "max": 100}
-    assert set(spread([]).values()) == {None}
+    assert set(quantiles([]).values()) == {None}
 
 
 @pytest.mark.parametrize("count", [*range(1, 25), 99, 101, 150, 199, 200, 201, 1000])
 def test_spread_takes_the_nearest_rank(count: int) -> None:
     """The least value that the share of all do not exceed, whatever their number."""
-    measured = spread([float(value) for value in range(count, 0, -1)])
+    measured = quantiles([float(value) for value in range(count, 0, -1)])
     for name, share in (("p50", 50), ("p99", 99)):
         value = measured[name]
         assert value is not None
@@ -220,5 +220,5 @@ def test_how_many_outliers_tell_something_of_the_p99() -> None:
     # P(at least 4 of 100 above the true p99) is 1.8 %, of 3 it is 7.9 %; of 160: 5 is 2.3 %, 4 is 7.8 %.
     for count, tell in ((1, 1), (5, 1), (6, 2), (100, 4), (160, 5), (1_000_000, 10_165)):
         values = [0.0] * (count - tell) + [1.0] * tell
-        assert spread(values)["p99_at_least"] == 1.0, count
-        assert spread([0.0, *values[:-1]])["p99_at_least"] == 0.0, count
+        assert quantiles(values)["p99_at_least"] == 1.0, count
+        assert quantiles([0.0, *values[:-1]])["p99_at_least"] == 0.0, count

@@ -18,7 +18,7 @@ from testbed.errors import InputError
 from testbed.scenario import load as schema
 from testbed.scenario.expand import end_settings, expand
 from testbed.scenario.link_state import LinkDirection
-from testbed.scenario.load import dilate, dilate_traces, dump, fingerprint, load
+from testbed.scenario.load import dilate, dilate_traces, dump, load, scenario_hash
 from testbed.scenario.model import Scenario
 from testbed.scenario.timeline import build
 from testbed.scenario.validate_links import kernel_needs
@@ -147,12 +147,12 @@ def test_the_resolved_scenario_reads_back_equal(tmp_path: Path) -> None:
 
 def test_the_hash_sees_what_counts_and_nothing_else() -> None:
     traces = {"t": TRACE}
-    known = fingerprint(model(), traces)
+    known = scenario_hash(model(), traces)
     assert re.fullmatch("[0-9a-f]{64}", known)
-    assert fingerprint(model(TEXT.replace("50 ms", "0.05 s") + "# a comment\n"), traces) == known
-    assert fingerprint(model(TEXT.replace("50 ms", "51 ms")), traces) != known
-    assert fingerprint(model(), {"t": TRACE.dilated(2)}) != known
-    assert fingerprint(model(), {"t": replace(TRACE, duration_s=TRACE.duration_s + 1)}) != known
+    assert scenario_hash(model(TEXT.replace("50 ms", "0.05 s") + "# a comment\n"), traces) == known
+    assert scenario_hash(model(TEXT.replace("50 ms", "51 ms")), traces) != known
+    assert scenario_hash(model(), {"t": TRACE.dilated(2)}) != known
+    assert scenario_hash(model(), {"t": replace(TRACE, duration_s=TRACE.duration_s + 1)}) != known
 
 
 def test_the_hash_does_not_depend_on_where_traces_lie(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Eight-bit integers with a scale for every bucket."""
+"""Eight-bit integers with a scale for every bucket. How many bytes they are: ``section.py``."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from testbed.links.replay.interval_errors import (
     Sample,
 )
 from testbed.links.tc.parameters import burst_bytes
-from testbed.records.intervals import spread
+from testbed.records.intervals import quantiles
 
 _LEAVING_S = 1e-3
 """Traffic of so much time at the rate before may leave after an outage was set."""
@@ -395,8 +395,8 @@ def _slack(whole: Folded, bundle_bytes: int) -> float:
 
 
 def lateness_ms(lateness_s: Iterable[float]) -> dict[str, float | None] | None:
-    """Percentiles in ms (see ``spread``); None of nothing. One change alone shows no p99."""
-    quantiles = spread(list(lateness_s), fewest=2)
-    if quantiles["max"] is None:
+    """Percentiles in ms (see ``quantiles``); None of nothing. One change alone shows no p99."""
+    late = quantiles(list(lateness_s), fewest=2)
+    if late["max"] is None:
         return None
-    return {name: None if late_s is None else late_s * 1e3 for name, late_s in quantiles.items()}
+    return {name: None if late_s is None else late_s * 1e3 for name, late_s in late.items()}
