@@ -10,9 +10,10 @@ import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict
-from ipaddress import IPv4Network
+from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from command_here import carried_out_in
@@ -20,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from testbed.errors import InputError, MachineError
-from testbed.fabric.base import new_id
+from testbed.fabric.base import RunContext, new_id
 from testbed.fabric.cleanup import (
     JournaledFabric,
     clean_folder,
@@ -29,8 +30,18 @@ from testbed.fabric.cleanup import (
     register,
     sweep,
 )
-from testbed.fabric.netns import plan_topology
-from testbed.journal import Entry, Journal, abandoned, cleaners, folder, journals, lives, start_time
+from testbed.fabric.netns import NetnsFabric, plan_topology
+from testbed.journal import (
+    KEPT,
+    Entry,
+    Journal,
+    abandoned,
+    cleaners,
+    folder,
+    journals,
+    lives,
+    start_time,
+)
 from testbed.links.agent.protocol import read
 from testbed.links.network import namespaces
 from testbed.links.network.wiring import TopologyPlan
@@ -103,9 +114,11 @@ def test_journals_that_others_could_have_written_are_not_believed(state: Path, m
 
 def test_abandoned_when_the_process_is_gone_or_another(state: Path) -> None:
     journal = Journal.open("abc")
-    other = journal.path.read_text().replace(journal.start, "elsewhere/1")
-    journal.path.write_text(other)
-    assert [found.run for found in abandoned()] == ["abc"]
+    text = journal.path.read_text()
+    boot, _, ticks = journal.start.partition("/")
+    for other in ("elsewhere/1", f"elsewhere/{ticks}", f"{boot}/{int(ticks) + 1}"):
+        journal.path.write_text(text.replace(journal.start, other))
+        assert [found.run for found in abandoned()] == ["abc"], other
 
 
 def test_a_line_cut_off_by_a_crash_is_no_entry() -> None:
@@ -199,8 +212,12 @@ def test_only_that_very_process_is_ended() -> None:
         start = start_time(process.pid)
         assert start is not None
         assert lives(process.pid, start)
-        assert clean_process({"pid": process.pid, "start": "another"}) == []
-        assert process.poll() is None
+        boot, _, ticks = start.partition("/")
+        others = ["another", f"{boot}/{int(ticks) - 1}", f"{boot}/", f"{ticks}/{ticks}", boot, ""]
+        for other in others:  # the number was given to it since: in this boot, or in another
+            assert not lives(process.pid, other), other
+            assert clean_process({"pid": process.pid, "start": other}) == [], other
+            assert process.poll() is None, other
         assert clean_process({"pid": process.pid, "start": start}) == [f"process {process.pid}"]
         assert process.wait(60) == -15
         assert start_time(process.pid) is None
@@ -250,6 +267,26 @@ def test_clean_leaves_a_run_that_goes_on_unless_all_is_asked_for(tmp_path: Path)
         process.communicate()
 
 
+def test_clean_leaves_what_was_kept_and_says_so_unless_all_is_asked_for(tmp_path: Path) -> None:
+    """Its process is dead; another dead run's things are removed meanwhile."""
+    for name in ("kept", "left"):
+        made = tmp_path / f"narrows-{name}"
+        made.mkdir()
+        journal = Journal.open(name)
+        journal.add("folder", path=str(made))
+        if name == "kept":
+            journal.add(KEPT)
+        journal.path.write_text(journal.path.read_text().replace(journal.start, "elsewhere/1"))
+    told = "kept, until `testbed clean --all`: kept\n"
+    gone = f"run left: removed folder {tmp_path / 'narrows-left'}\n"
+    assert carried_out_in(tmp_path, "clean") == (0, gone, told)
+    assert carried_out_in(tmp_path, "clean") == (0, "nothing to clean\n", told)
+    assert (tmp_path / "narrows-kept").exists()
+    said = f"run kept: removed folder {tmp_path / 'narrows-kept'}\n"
+    assert carried_out_in(tmp_path, "clean", "--all") == (0, said, "")
+    assert journals() == []
+
+
 @pytest.mark.parametrize("stuck", [1, 2])
 @pytest.mark.parametrize("options", [[], ["--json"]])
 def test_clean_ends_as_a_failure_where_something_is_left(
@@ -292,6 +329,24 @@ def test_names_fit_devices_and_differ_between_runs() -> None:
     assert not data.overlaps(control)
     assert two.switch_address != one.switch_address
     assert read(TopologyPlan, asdict(one)) == one
+
+
+def test_all_that_a_run_will_make_is_in_its_journal_before_anything_is(tmp_path: Path) -> None:
+    fabric: Any = object.__new__(NetnsFabric)
+    fabric.context = RunContext("abc", tmp_path, "token")
+    specs = [NodeSpec("server", "server", "server", 0, 0), NodeSpec("w-0", "w", "worker", 0, 1)]
+    plan = fabric._reserve(specs)
+    (journal,) = journals()
+    noted = {(entry["kind"], entry.get("name"), entry.get("netns")) for entry in journal.entries}
+    netns = {plan.switch_netns, plan.control_netns, *(node.netns for node in plan.nodes)}
+    made = {("namespace", name, None) for name in netns}
+    made |= {("link", node.port, plan.switch_netns) for node in plan.nodes}
+    made |= {("link", node.control_port, plan.control_netns) for node in plan.nodes}
+    assert len(netns) == 4 and made == {each for each in noted if each[0] != "subnet"}
+    taken = [IPv4Network(each["network"]) for each in journal.entries if each["kind"] == "subnet"]
+    for node in plan.nodes:
+        own = (IPv4Address(node.data_address), IPv4Address(node.control_address))
+        assert [any(address in each for each in taken) for address in own] == [True, True]
 
 
 def test_names_of_runs_have_64_bits() -> None:
