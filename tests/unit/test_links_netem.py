@@ -116,6 +116,18 @@ def test_a_kernel_that_tells_no_seed_is_believed_and_one_that_tells_another_is_n
     assert same(NetemState(Impairments(loss=0.1), 1000), asked)
 
 
+@pytest.mark.parametrize(
+    ("reorder", "gap", "told"), [(0.0, 0, 0), (0.0, 5, 0), (1e-9, 0, 1), (0.1, 0, 1), (0.1, 5, 5)]
+)
+def test_of_packets_that_are_to_be_reordered_any_may_be(
+    reorder: float, gap: int, told: int
+) -> None:
+    """To the kernel a gap of 0 means that none is; what it holds reads the same again."""
+    asked = NetemState(Impairments(delay_ns=10**7, reorder=reorder, reorder_gap=gap), 1000)
+    assert read(asked).impairments.reorder_gap == told
+    assert same(asked, read(asked))
+
+
 def test_everything_is_always_sent() -> None:
     """A change merges: what were left out would stay."""
     persistent = {
