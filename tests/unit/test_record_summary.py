@@ -63,6 +63,28 @@ def test_figures_come_from_the_records(run: Path) -> None:
     assert 0 < found["communication_share"] < 1
 
 
+@pytest.mark.parametrize("stall_s", [None, 0.0, 0.05])
+def test_communication_is_the_delay_and_the_stalls_within_the_computation(
+    tmp_path: Path, stall_s: float | None
+) -> None:
+    """None: records of before there were stalls."""
+    run = make_run(tmp_path, Recipe(steps=6))
+    waited_s = took_s = 0.0
+    for worker in (run / "events").glob("worker-*.jsonl"):
+        lines = [json.loads(line) for line in worker.read_text().splitlines()]
+        for line in lines:
+            del line["stall_s"]
+            if stall_s is not None:
+                line["stall_s"] = stall_s * line["step"]
+                line["compute_s"] -= line["stall_s"]
+            waited_s += line["delay_s"] + (stall_s or 0.0) * line["step"]
+            took_s += line["end_s"] - line["start_s"]
+        worker.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = summarise(run)
+    assert found["communication_share"] == pytest.approx(waited_s / took_s)
+    assert found["phases_s"]["stall"] == pytest.approx(2.5 * (stall_s or 0.0))
+
+
 def test_bytes_of_who_was_away_are_counted(tmp_path: Path) -> None:
     run = make_run(tmp_path, Recipe(steps=5))
     before = summarise(run)
