@@ -40,6 +40,10 @@ HISTORIES = [
     ((step(2, 5), outage(4, 3)), [(0, BASE), (2, 5), (4, 0), (7, 5)]),
     ((outage(4, 3), step(5, 9)), [(0, BASE), (4, 0), (7, 9)]),
     ((outage(4, 3), outage(6, 3)), [(0, BASE), (4, 0), (9, BASE)]),
+    ((outage(2, 6), outage(3, 1)), [(0, BASE), (2, 0), (8, BASE)]),
+    ((outage(2, 6), outage(3, 1), outage(3.5, 2)), [(0, BASE), (2, 0), (8, BASE)]),
+    ((outage(2, 6), outage(2, 1), step(4, 5)), [(0, BASE), (2, 0), (8, 5)]),
+    ((outage(2, 6), flap(3, 0.5, 2, 3)), [(0, BASE), (2, 0), (8, BASE)]),
     ((trace(0, "hold"), outage(0.5, 1)), [(0, 30), (0.5, 0), (1.5, 60), (2, 90)]),
     ((outage(0, 1),), [(0, 0), (1, BASE)]),
     ((step(1, 10), ramp(2, 40, 3, 1)), [(0, BASE), (1, 10), (3, 20), (4, 30), (5, 40)]),
@@ -101,6 +105,15 @@ def test_packets_are_dropped_in_an_outage_that_says_so() -> None:
     assert built.shape_at(DOWN, 1.5) == LinkState(BASE, 8000)
 
 
+def test_of_outages_within_each_other_the_latest_says_what_packets_do() -> None:
+    built = timeline(outage(1, 6), outage(2, 1, "drop"), outage(4, 2, "drop"), outage(4.5, 1))
+    times = [1.5, 2.5, 3.5, 4.25, 5, 5.75, 6.5]
+    shapes = [built.shape_at(UP, time) for time in times]
+    assert [shape.drop for shape in shapes] == [False, True, False, True, False, True, False]
+    assert {shape.rate_bits for shape in shapes} == {0}
+    assert built.shape_at(UP, 7) == LinkState(BASE, 8000)
+
+
 def test_packets_are_dropped_in_the_outages_of_a_flap_that_says_so() -> None:
     lossy = timeline({**flap(1, 1, 3, 2), "packets": "drop"})
     assert [lossy.shape_at(UP, time).drop for time in (0.5, 1.5, 2.5, 4.5)] == [False, True, False, True]  # fmt: skip
@@ -149,6 +162,7 @@ def test_what_is_asked_of_it_at_once() -> None:
         ((trace(0, "stop", file="dead", repeat=10**9),), 2.0),
         ((flap(1, 0.5, 2, 1000), trace(3, "loop")), 0.5),
         ((flap(1, 0.5, 2, 4), outage(2, 1.25)), 1.5),
+        ((outage(2, 6), outage(3, 1)), 6.0),
     ],
 )
 def test_the_longest_outage(events: tuple[dict[str, Any], ...], longest: float) -> None:
