@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
 from math import ceil
+from typing import Any
 
 import pytest
 import torch
@@ -248,3 +250,22 @@ def test_an_evaluation_after_every_step_loses_none() -> None:
     assert [e["step"] for e in evaluations] == list(range(1, 13))
     applied = [r["send_end_s"] for r in played.of("server", "round")]
     assert [e["time_s"] for e in evaluations] == applied
+
+
+def test_an_evaluation_that_takes_its_time_is_of_when_its_step_was_applied() -> None:
+    """Each takes two steps and a half here, and the last one waits for that before."""
+    stage = Stage(1, "none", evaluate_every=3, stop={"steps": 8})
+    node, ended_s = stage.nodes["server"], list[float]()
+    evaluate = node.background
+
+    def slowly(work: Callable[[], Any]) -> Any:
+        node.sleep_until(node.now() + 2.5 * PACE_S)
+        ended_s.append(node.now())
+        return evaluate(work)
+
+    node.background = slowly  # type: ignore[method-assign,assignment]
+    played = stage.play()
+    applied = {r["step"]: r["send_end_s"] for r in played.of("server", "round")}
+    found = [(e["step"], e["time_s"], e["final"]) for e in played.of("server", "evaluation")]
+    assert found == [(3, applied[3], False), (6, applied[6], False), (8, applied[8], True)]
+    assert len(ended_s) == 2 and ended_s[1] > applied[8], "while the run went on"
