@@ -18,7 +18,6 @@ from matplotlib import style as mpl_style
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import PlaceHolderLayoutEngine
 from matplotlib.patches import Patch
 
 from analysis.load import Run
@@ -267,10 +266,11 @@ def save(
 def lay_out(figure: Figure) -> None:
     """Place what is in a figure, once for all its files: that takes as long as drawing it."""
     engine = figure.get_layout_engine()
-    if engine is not None and not isinstance(engine, PlaceHolderLayoutEngine):
+    if engine is not None:
         figure.set_dpi(mpl.rcParams["savefig.dpi"])
         engine.execute(figure)
-        figure.set_layout_engine("none")
+        with mpl.rc_context({"figure.constrained_layout.use": False}):
+            figure.set_layout_engine(None)  # "none" would have every file drawn twice
 
 
 def write(figure: Figure, path: Path) -> None:
