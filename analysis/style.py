@@ -269,7 +269,7 @@ def lay_out(figure: Figure) -> None:
     if engine is not None:
         figure.set_dpi(mpl.rcParams["savefig.dpi"])
         engine.execute(figure)
-        with mpl.rc_context({"figure.constrained_layout.use": False}):
+        with mpl.rc_context({"figure.constrained_layout.use": False, "figure.autolayout": False}):
             figure.set_layout_engine(None)  # "none" would have every file drawn twice
 
 

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, replace
 from itertools import count, groupby
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 from netns_rig import MBIT, Rig, rate_of
 
+from testbed.errors import NarrowsError
 from testbed.links.agent import client
 from testbed.links.agent.client import AgentClient
 from testbed.links.agent.protocol import LinkSettings, change_to_json
@@ -155,8 +157,20 @@ def test_a_channel_is_touched_by_one_thread_at_a_time(
 
 
 def policies(pid: int) -> set[int]:
-    threads = [task.name for task in Path(f"/proc/{pid}/task").iterdir()]
-    return {os.sched_getscheduler(int(thread)) & ~os.SCHED_RESET_ON_FORK for thread in threads}
+    """Those by which a process's threads are scheduled."""
+    held = set()
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(ProcessLookupError):  # it has ended meanwhile
+            held.add(os.sched_getscheduler(int(task.name)) & ~os.SCHED_RESET_ON_FORK)
+    return held
+
+
+def reached(pid: int, expected: set[int]) -> bool:
+    """Whether the threads of a process are scheduled so within five seconds: some begin, and some end."""
+    give_up = time.monotonic() + 5.0
+    while policies(pid) != expected and time.monotonic() < give_up:
+        time.sleep(0.01)
+    return policies(pid) == expected
 
 
 def test_an_agent_is_real_time_only_while_it_replays(rig: Rig) -> None:
@@ -167,14 +181,17 @@ def test_an_agent_is_real_time_only_while_it_replays(rig: Rig) -> None:
     rig.prepare(dict.fromkeys(rig.ends("worker-0"), LinkState(MBIT, 100_000)))
     agent.watch(nodes)
     assert policies(agent.pid) == {os.SCHED_OTHER}
+    stranger = LinkChange(0.1, LinkDirection("nobody", "up"), LinkState(MBIT, 100_000))
+    with pytest.raises(NarrowsError):
+        agent.start(time.monotonic_ns(), iter([stranger]))
+    assert reached(agent.pid, {os.SCHED_OTHER}), "after a start that failed"
     rig.start([], lead_s=0.1)
-    time.sleep(0.2)
-    assert policies(agent.pid) == {os.SCHED_FIFO}
+    assert reached(agent.pid, {os.SCHED_FIFO})
     agent.watched()
     agent.watch(nodes)  # by a thread that begins while links are replayed
-    assert policies(agent.pid) == {os.SCHED_FIFO}
+    assert reached(agent.pid, {os.SCHED_FIFO})
     agent.stop()
-    assert policies(agent.pid) == {os.SCHED_OTHER}
+    assert reached(agent.pid, {os.SCHED_OTHER})
 
 
 def test_the_kernels_own_words(rig: Rig) -> None:

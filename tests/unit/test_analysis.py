@@ -252,15 +252,19 @@ class CountedLayout(ConstrainedLayoutEngine):
         super().execute(fig)
 
 
-def test_a_figure_is_laid_out_once_for_all_its_files(runs: list[Run], tmp_path: Path) -> None:
-    layout, alone = CountedLayout(), BytesIO()
+def test_a_figure_is_laid_out_once_for_all_its_files_and_drawn_once_for_each(
+    runs: list[Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout, alone, drawn = CountedLayout(), BytesIO(), []
+    draw = Figure.draw
     with narrows_style():
         speedup_bars.draw(runs).savefig(alone, format="png", metadata={"Software": None})
         figure = speedup_bars.draw(runs)
         figure.set_layout_engine(layout)
+        monkeypatch.setattr(Figure, "draw", lambda *given: drawn.append(draw(*given)))
         for suffix in ("png", "pdf", "svg"):
             write(figure, tmp_path / f"figure.{suffix}")
-    assert layout.times == 1
+    assert (layout.times, len(drawn)) == (1, 3)
     assert (tmp_path / "figure.png").read_bytes() == alone.getvalue(), "not as matplotlib has it"
 
 

@@ -148,8 +148,8 @@ class AgentServer:
         """Begin to replay at t0."""
         if self._replay is not None or not self._shaper.ends:
             raise ExperimentError("links must be prepared, and not be in use, before a start")
-        _attend(True)
         try:
+            _attend(True)
             replay = self._replay_of(request)
             replay.start()
         except BaseException:
@@ -211,12 +211,13 @@ def _feed(replay: Replay, request: Object) -> None:
 
 
 def _attend(running: bool) -> None:
-    """Make all threads but the replay real-time while it runs, where that is permitted, and
-    ordinary otherwise.
+    """Make all threads but the replay real-time from its last preparations on until it ends, where
+    that is permitted, and ordinary otherwise.
 
     One that held the interpreter's lock while ordinary processes keep it from running would make
     the replay late. But what the agent computes before and after takes up to a second, and in that
-    time everything else on its processor would stand still, with whatever lock it has.
+    time everything else on its processor would stand still, with whatever lock it has. Of a
+    history only the first changes, two thousand at most, are read before t0.
     """
     for thread in threading.enumerate():
         if isinstance(thread, Replay) or thread.native_id is None:
