@@ -11,17 +11,26 @@ import resource
 import signal
 import stat
 import sys
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
+from threading import Thread
 
 from testbed import ASIDE
 from testbed.errors import InputError, brief
 
 PRIORITY = 20
 """Above everything that is not real-time, below the kernel's own threads at 50 and more."""
+
+NAP_NS, AWAKE_NS, _AWAKE_PARTS = 20_000_000, 2_000_000, 10
+"""The longest nap; the most that passes awake before a deadline, and of the time since the last
+deadline one part in so many."""
+_NAPS, _LONGER = 64, 2
+"""So many naps say how long one lasts: all but fewer than ``_LONGER`` of them were shorter."""
 
 NEW_MOUNTS, NEW_NAMES, NEW_IPC, NEW_PROCESSES = 0x00020000, 0x04000000, 0x08000000, 0x20000000
 """Kinds of namespaces: mounts, the host's name, IPC objects, process numbers."""
@@ -328,9 +337,16 @@ def become_realtime(priority: int = PRIORITY, thread: int = 0) -> bool:
     )
 
 
-def become_ordinary(thread: int = 0) -> None:
-    """Take a thread (its number for the kernel, 0: the calling one) back from SCHED_FIFO."""
-    _schedule(thread, os.SCHED_OTHER, 0)
+def schedule_threads(priority: int | None, but: type[Thread]) -> None:
+    """Put this process's threads, but those of one class, under SCHED_FIFO where that is permitted;
+    ``priority`` None: take them back."""
+    for thread in threading.enumerate():
+        if isinstance(thread, but) or thread.native_id is None:
+            continue
+        if priority is None:
+            _schedule(thread.native_id, os.SCHED_OTHER, 0)
+        else:
+            become_realtime(priority, thread.native_id)
 
 
 def _schedule(thread: int, policy: int, priority: int) -> bool:
@@ -348,6 +364,43 @@ def _permitted() -> int:
     with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_RTPRIO, (most, most))
     return most if most >= 0 else PRIORITY
+
+
+class Sleeper:
+    """Sleeps until deadlines, in short naps, so that whoever is to stop is not kept waiting.
+
+    An idle processor, above all a virtual one, may take a millisecond to wake up. So a real-time
+    thread wakes up before a deadline by as much as naps were too long of late, and stays awake.
+    """
+
+    def __init__(self) -> None:
+        self.realtime = False
+        self._overslept_ns: deque[int] = deque(maxlen=_NAPS)
+        """How much longer each of the last naps was than meant."""
+        self._awake_until_ns = 0
+
+    def sleep(self, time_ns: int, deadline_ns: int, stopped: Callable[[], bool]) -> None:
+        """Sleep until ``time_ns`` of the monotonic clock, or until ``deadline_ns`` where that time
+        is too near it."""
+        awake_ns = deadline_ns - self._awake_ns(deadline_ns)
+        until_ns = min(time_ns, awake_ns)
+        while not stopped() and (left := until_ns - time.monotonic_ns()) > 0:
+            nap_ns = min(left, NAP_NS)
+            time.sleep(nap_ns / 1e9)
+            self._overslept_ns.append(time.monotonic_ns() - (until_ns - left) - nap_ns)
+        if awake_ns < time_ns:
+            while not stopped() and time.monotonic_ns() < deadline_ns:
+                pass
+            self._awake_until_ns = max(self._awake_until_ns, deadline_ns)
+
+    def _awake_ns(self, deadline_ns: int) -> int:
+        """How long before a deadline the thread is to be awake. Other threads of an ordinary one
+        may need the processor."""
+        if not self.realtime or not self._overslept_ns:
+            return 0
+        longest = sorted(self._overslept_ns)[-_LONGER:]
+        share = (deadline_ns - self._awake_until_ns) // _AWAKE_PARTS
+        return max(0, min(AWAKE_NS, share, longest[0]))
 
 
 @contextmanager

@@ -10,11 +10,10 @@ from typing import Any, cast
 
 import pytest
 
-from testbed.links.replay import replay as replaying
 from testbed.links.replay.delivery_report import measures
 from testbed.links.replay.interval_errors import Mismatch, ReadBack
 from testbed.links.replay.link_player import LinkPlayer, PreparedChange
-from testbed.links.replay.replay import AWAKE_NS, LOOK_NS, Replay
+from testbed.links.replay.replay import Replay
 from testbed.links.replay.sampler import LIMIT_LOOKS, LinkSampler
 from testbed.links.shaper import ShapedQueue
 from testbed.links.tc.htb import ClassCounters
@@ -392,89 +391,3 @@ def test_a_change_is_as_late_as_the_kernel_has_it() -> None:
     late_s = [change.applied_s - number / 1e9 for number, change in enumerate(made)]
     assert list(sampler.record.lateness_s) == pytest.approx(late_s), "of when the kernel was told"
     assert track.failure is not None and not track.upcoming
-
-
-class SlowToWake:
-    """A clock whose sleeps last ``longer_ns`` longer than asked for, and on which a look takes 10 us."""
-
-    def __init__(self, longer_ns: int) -> None:
-        self.now_ns, self.longer_ns, self.sleeps, self.slept_ns = 0, longer_ns, 0, 0
-
-    def monotonic_ns(self) -> int:
-        self.now_ns += 10_000
-        return self.now_ns
-
-    def sleep(self, seconds: float) -> None:
-        self.sleeps += 1
-        asleep_ns = round(seconds * 1e9) + self.longer_ns
-        self.now_ns += asleep_ns
-        self.slept_ns += asleep_ns
-
-
-def that_wakes_late(
-    longer_ns: int, monkeypatch: pytest.MonkeyPatch, *, realtime: bool = True
-) -> tuple[Replay, SlowToWake]:
-    """A replay without links that has had some naps, and its clock."""
-    clock = SlowToWake(longer_ns)
-    monkeypatch.setattr(replaying, "time", clock)
-    replay = Replay({}, 0, lambda _: None)
-    replay.realtime = realtime
-    for look in range(1, 5):
-        replay._sleep_until(look * LOOK_NS)
-        assert longer_ns <= clock.now_ns - look * LOOK_NS <= longer_ns + 50_000
-    return replay, clock
-
-
-def at(due_ns: int) -> PreparedChange:
-    return PreparedChange(due_ns, due_ns, LinkDirection("w", "up"), SHAPE, None, None)
-
-
-@pytest.mark.parametrize("longer_ns", [0, 300_000, 1_500_000])
-def test_a_change_does_not_wait_for_a_processor_that_wakes_up_late(
-    longer_ns: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    replay, clock = that_wakes_late(longer_ns, monkeypatch)
-    due_ns = clock.now_ns + 50_000_000
-    replay._pending.append(at(due_ns))
-    replay._sleep_until(due_ns - longer_ns // 2)  # a look that would come just before it waits
-    assert 0 <= clock.now_ns - due_ns <= 20_000
-    replay._pending.clear()
-    replay._sleep_until(due_ns + LOOK_NS)
-    assert clock.now_ns - due_ns - LOOK_NS >= longer_ns, "what is no change is slept for"
-
-
-def test_no_more_than_two_milliseconds_pass_awake(monkeypatch: pytest.MonkeyPatch) -> None:
-    replay, clock = that_wakes_late(9_000_000, monkeypatch)
-    clock.longer_ns, due_ns = 0, clock.now_ns + LOOK_NS
-    replay._pending.append(at(due_ns))
-    sleeps, slept_ns = clock.sleeps, clock.slept_ns
-    replay._sleep_until(due_ns)
-    assert clock.sleeps == sleeps + 1
-    assert 0 <= clock.now_ns - due_ns <= 20_000
-    assert LOOK_NS - (clock.slept_ns - slept_ns) == pytest.approx(AWAKE_NS, abs=20_000)
-
-
-@pytest.mark.parametrize("every_ns", [200_000, 1_000_000, 5_000_000])
-def test_a_tenth_of_the_time_passes_awake_at_most(
-    every_ns: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However many changes there are: others need the processor, and how long naps last must still be seen."""
-    replay, clock = that_wakes_late(1_500_000, monkeypatch)
-    clock.longer_ns = 0
-    begun_ns, slept_ns, sleeps = clock.now_ns, clock.slept_ns, clock.sleeps
-    for n in range(1, 101):
-        replay._pending.append(at(begun_ns + n * every_ns))
-        replay._sleep_until(begun_ns + n * every_ns)
-        replay._pending.clear()
-    assert clock.sleeps - sleeps >= 98, "all but the first, for which there was time"
-    awake_ns = clock.now_ns - begun_ns - (clock.slept_ns - slept_ns)
-    looking_ns = 100 * 50_000
-    assert awake_ns <= 0.1 * 100 * every_ns + AWAKE_NS + looking_ns
-
-
-def test_an_ordinary_thread_sleeps_until_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    replay, clock = that_wakes_late(500_000, monkeypatch, realtime=False)
-    due_ns = clock.now_ns + 5_000_000
-    replay._pending.append(at(due_ns))
-    replay._sleep_until(due_ns)
-    assert clock.now_ns - due_ns >= 500_000

@@ -13,7 +13,6 @@ import io
 import json
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterable
 from queue import SimpleQueue
 from threading import Thread
@@ -40,7 +39,7 @@ from testbed.links.replay.delivery_report import EndReport
 from testbed.links.replay.link_player import LinkPlayer, end_report
 from testbed.links.replay.replay import Replay
 from testbed.links.shaper import Shaper
-from testbed.process import PRIORITY, become_ordinary, become_realtime, raise_open_files
+from testbed.process import PRIORITY, raise_open_files, schedule_threads
 from testbed.scenario.link_state import FRAME_BYTES, LinkDirection, LinkState
 from testbed.topology import Cable, Interface
 
@@ -86,7 +85,7 @@ class AgentServer:
         """Remove everything that was made; returns what could not be, in words."""
         if self._replay is not None:
             self._replay.finish()
-            _attend(False)
+        schedule_threads(None, Replay)
         if self._watch is not None:
             self._watch.close()
         failures = self._shaper.remove()
@@ -148,17 +147,7 @@ class AgentServer:
         """Begin to replay at t0."""
         if self._replay is not None or not self._shaper.ends:
             raise ExperimentError("links must be prepared, and not be in use, before a start")
-        try:
-            _attend(True)
-            replay = self._replay_of(request)
-            replay.start()
-        except BaseException:
-            _attend(False)
-            raise
-        # only one that has begun can be ended
-        self._replay = replay
-
-    def _replay_of(self, request: Object) -> Replay:
+        schedule_threads(_ATTENDANT, Replay)
         shapes, lines = self._shaper.shapes, self._shaper.lines
         settings = self._shaper.settings
         bundle, gapped = settings.segments * FRAME_BYTES, settings.gapped
@@ -168,7 +157,9 @@ class AgentServer:
         }
         replay = Replay(tracks, request["t0_ns"], lambda records: self._say({"records": records}))
         _feed(replay, request)
-        return replay
+        replay.start()
+        # only one that has begun can be ended
+        self._replay = replay
 
     def do_feed(self, request: Object) -> None:
         """Take more of the history."""
@@ -182,7 +173,7 @@ class AgentServer:
             raise ExperimentError("there is no replay to stop")
         replay.finish()
         self._replay = None  # not before: who undoes the links meanwhile must wait for its thread
-        _attend(False)
+        schedule_threads(None, Replay)
         tracks, segments = replay.tracks.values(), self._shaper.settings.segments
         return [end_report(track, segments, replay.realtime) for track in tracks]
 
@@ -192,7 +183,7 @@ class AgentServer:
             raise ExperimentError("connections are being followed already")
         self._watch = SocketWatch(request["nodes"])
         if self._replay is not None:
-            _attend(True)
+            schedule_threads(_ATTENDANT, Replay)
         return self._watch.interfaces()
 
     def do_watched(self, _: Object) -> dict[str, Watched]:
@@ -208,24 +199,6 @@ def _feed(replay: Replay, request: Object) -> None:
     if unknown := sorted({str(change.end) for change in changes} - set(map(str, replay.tracks))):
         raise ExperimentError(f"changes of links that are not shaped: {', '.join(unknown)}")
     replay.add_changes(changes, request["known_to_s"])
-
-
-def _attend(running: bool) -> None:
-    """Make all threads but the replay real-time from its last preparations on until it ends, where
-    that is permitted, and ordinary otherwise.
-
-    One that held the interpreter's lock while ordinary processes keep it from running would make
-    the replay late. But what the agent computes before and after takes up to a second, and in that
-    time everything else on its processor would stand still, with whatever lock it has. Of a
-    history only the first changes, two thousand at most, are read before t0.
-    """
-    for thread in threading.enumerate():
-        if isinstance(thread, Replay) or thread.native_id is None:
-            continue
-        if running:
-            become_realtime(_ATTENDANT, thread.native_id)
-        else:
-            become_ordinary(thread.native_id)
 
 
 def serve(lines: Iterable[str], kind: type[AgentServer] = AgentServer) -> None:
@@ -259,7 +232,13 @@ def _write(outgoing: SimpleQueue[Object | None]) -> None:
 
 
 def main(kind: type[AgentServer] = AgentServer) -> None:
-    """Serve standard input."""
+    """Serve standard input.
+
+    While links are replayed all threads are real-time, the replay above the others: one that held
+    the interpreter's lock while ordinary processes keep it from running would make the replay late.
+    At other times none is: what the agent computes then takes up to a second, and everything else
+    on its processor would stand still, with whatever lock it has.
+    """
     raise_open_files()
     for name in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(name, lambda *_: sys.exit(0))

@@ -16,18 +16,13 @@ from testbed.links.replay.link_player import (
     LinkPlayer,
     PreparedChange,
 )
-from testbed.process import become_realtime, undisturbed
+from testbed.process import Sleeper, become_realtime, undisturbed
 from testbed.records.events import Event, LinkChanged
 from testbed.scenario.link_state import LinkChange, LinkDirection
 
 LOOK_NS, SAMPLE_NS = 20_000_000, 100_000_000
 SOON_NS = 2_000_000
 """Between looks at a link whose outage has just ended."""
-AWAKE_NS, AWAKE_PARTS = 2_000_000, 10
-"""The most that is waited for a change without sleeping, and of the time since the last such wait
-one part in so many."""
-_NAPS, _LONGER = 64, 2
-"""So many naps say how long one lasts: all but fewer than ``_LONGER`` of them were shorter."""
 
 
 class Replay(Thread):
@@ -46,9 +41,7 @@ class Replay(Thread):
         self._pending: deque[PreparedChange] = deque()
         self._known_to_ns = t0_ns
         self._stopping = False
-        self._overslept_ns: deque[int] = deque(maxlen=_NAPS)
-        """How much longer each of the last naps was than meant."""
-        self._awake_until_ns = 0
+        self._sleeper = Sleeper()
 
     def add_changes(self, changes: Iterable[LinkChange], known_to_s: float | None) -> None:
         """Take more of the history, complete up to ``known_to_s`` (None: all there is)."""
@@ -66,7 +59,7 @@ class Replay(Thread):
 
     def run(self) -> None:
         """The thread's work."""
-        self.realtime = become_realtime()
+        self.realtime = self._sleeper.realtime = become_realtime()
         try:
             with undisturbed():
                 self._sleep_until(self.t0_ns)
@@ -201,29 +194,4 @@ class Replay(Thread):
         return self._pending[0].at_ns if self._pending else FOREVER_NS
 
     def _sleep_until(self, time_ns: int) -> None:
-        """Sleep in short naps, so that ``finish`` is not kept waiting.
-
-        An idle processor, above all a virtual one, may take a millisecond to wake up. So a
-        real-time thread wakes up before a change by as much as naps were too long of late, and
-        stays awake.
-        """
-        change_ns = self._next_due()
-        awake_ns = change_ns - self._awake_ns(change_ns)
-        until_ns = min(time_ns, awake_ns)
-        while not self._stopping and (left := until_ns - time.monotonic_ns()) > 0:
-            nap_ns = min(left, LOOK_NS)
-            time.sleep(nap_ns / 1e9)
-            self._overslept_ns.append(time.monotonic_ns() - (until_ns - left) - nap_ns)
-        if awake_ns < time_ns:
-            while not self._stopping and time.monotonic_ns() < change_ns:
-                pass
-            self._awake_until_ns = max(self._awake_until_ns, change_ns)
-
-    def _awake_ns(self, change_ns: int) -> int:
-        """How long before a change the thread is to be awake. Other threads of an ordinary one may
-        need the processor."""
-        if not self.realtime or not self._overslept_ns:
-            return 0
-        longest = sorted(self._overslept_ns)[-_LONGER:]
-        share = (change_ns - self._awake_until_ns) // AWAKE_PARTS
-        return max(0, min(AWAKE_NS, share, longest[0]))
+        self._sleeper.sleep(time_ns, self._next_due(), lambda: self._stopping)
