@@ -70,7 +70,7 @@ FURTHER = {
 def write_report(
     run_dirs: Iterable[Path], out: Path, baseline: str | None = None, margin: float = MARGIN
 ) -> list[Path]:
-    """Load runs and ``write_groups``. Raises InputError for what is no run."""
+    """Load runs, and write what ``write_groups`` writes. Raises InputError for what is no run."""
     return write_groups(load_groups(run_dirs), out, baseline, margin)
 
 

@@ -27,7 +27,7 @@ class SlowToWake:
         self.slept_ns += asleep_ns
 
 
-def running() -> bool:
+def never_stopped() -> bool:
     return False
 
 
@@ -40,7 +40,7 @@ def that_wakes_late(
     sleeper = Sleeper()
     sleeper.realtime = realtime
     for nap in range(1, 5):
-        sleeper.sleep(nap * NAP_NS, NEVER_NS, running)
+        sleeper.sleep(nap * NAP_NS, NEVER_NS, never_stopped)
         assert longer_ns <= clock.now_ns - nap * NAP_NS <= longer_ns + 50_000
     return sleeper, clock
 
@@ -51,9 +51,11 @@ def test_a_deadline_does_not_wait_for_a_processor_that_wakes_up_late(
 ) -> None:
     sleeper, clock = that_wakes_late(longer_ns, monkeypatch)
     due_ns = clock.now_ns + 50_000_000
-    sleeper.sleep(due_ns - longer_ns // 2, due_ns, running)  # what would come just before it waits
+    sleeper.sleep(
+        due_ns - longer_ns // 2, due_ns, never_stopped
+    )  # what would come just before it waits
     assert 0 <= clock.now_ns - due_ns <= 20_000
-    sleeper.sleep(due_ns + NAP_NS, NEVER_NS, running)
+    sleeper.sleep(due_ns + NAP_NS, NEVER_NS, never_stopped)
     assert clock.now_ns - due_ns - NAP_NS >= longer_ns, "what is no deadline is slept for"
 
 
@@ -61,7 +63,7 @@ def test_no_more_than_two_milliseconds_pass_awake(monkeypatch: pytest.MonkeyPatc
     sleeper, clock = that_wakes_late(9_000_000, monkeypatch)
     clock.longer_ns, due_ns = 0, clock.now_ns + NAP_NS
     sleeps, slept_ns = clock.sleeps, clock.slept_ns
-    sleeper.sleep(due_ns, due_ns, running)
+    sleeper.sleep(due_ns, due_ns, never_stopped)
     assert clock.sleeps == sleeps + 1
     assert 0 <= clock.now_ns - due_ns <= 20_000
     assert NAP_NS - (clock.slept_ns - slept_ns) == pytest.approx(AWAKE_NS, abs=20_000)
@@ -77,7 +79,7 @@ def test_a_tenth_of_the_time_passes_awake_at_most(
     begun_ns, slept_ns, sleeps = clock.now_ns, clock.slept_ns, clock.sleeps
     for n in range(1, 101):
         due_ns = begun_ns + n * every_ns
-        sleeper.sleep(due_ns, due_ns, running)
+        sleeper.sleep(due_ns, due_ns, never_stopped)
     assert clock.sleeps - sleeps >= 98, "all but the first, for which there was time"
     awake_ns = clock.now_ns - begun_ns - (clock.slept_ns - slept_ns)
     looking_ns = 100 * 50_000
@@ -87,7 +89,7 @@ def test_a_tenth_of_the_time_passes_awake_at_most(
 def test_an_ordinary_thread_sleeps_until_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     sleeper, clock = that_wakes_late(500_000, monkeypatch, realtime=False)
     due_ns = clock.now_ns + 5_000_000
-    sleeper.sleep(due_ns, due_ns, running)
+    sleeper.sleep(due_ns, due_ns, never_stopped)
     assert clock.now_ns - due_ns >= 500_000
 
 

@@ -198,7 +198,7 @@ def test_an_unfinished_step_has_no_download_group() -> None:
     assert measure(rounds, steps[:1], LINKS, EVEN)["groups"] == 1
 
 
-def test_spread_takes_values_that_occurred() -> None:
+def test_quantiles_are_values_that_occurred() -> None:
     assert quantiles([3.0]) == {"p50": 3.0, "p99": 3.0, "p99_at_least": 3.0, "max": 3.0}
     hundred = quantiles(range(1, 101))
     assert hundred == {"p50": 50, "p99": 99, "p99_at_least": 97, "max": 100}
@@ -206,7 +206,7 @@ def test_spread_takes_values_that_occurred() -> None:
 
 
 @pytest.mark.parametrize("count", [*range(1, 25), 99, 101, 150, 199, 200, 201, 1000])
-def test_spread_takes_the_nearest_rank(count: int) -> None:
+def test_quantiles_have_the_nearest_rank(count: int) -> None:
     """The least value that the share of all do not exceed, whatever their number."""
     measured = quantiles([float(value) for value in range(count, 0, -1)])
     for name, share in (("p50", 50), ("p99", 99)):
