@@ -139,10 +139,10 @@ def error_curve(p: Tensor, levels: Sequence[float]) -> list[float]:
     zeros.
 
     ``p``: floating (n,), any device, not changed: gradient + memory. The energy is exact to
-    rounding. Shares are exact for up to ``SAMPLE`` elements; of longer vectors they are those of
-    every s-th element, with an s that has no factor in common with n, so that no row or column of a
-    matrix is met more often than others. There the density stands for a fraction of an element too,
-    by linear interpolation. Raises GradientError for NaN or infinity, InputError for a density
+    rounding. Shares are exact for up to ``CURVE_SAMPLE`` elements; of longer vectors they are those
+    of every s-th element, with an s that has no factor in common with n, so that no row or column
+    of a matrix is met more often than others. There the density stands for a fraction of an element
+    too, by linear interpolation. Raises GradientError for NaN or infinity, InputError for a density
     outside (0, 1].
     """
     return fetched(error_curving(p, levels))
@@ -177,7 +177,7 @@ def _energies(p: Tensor) -> Tensor:
 
 
 def stride(size: int) -> int:
-    """The least s that leaves at most ``SAMPLE`` of ``size`` elements, coprime to ``size``."""
+    """The least s that leaves at most ``CURVE_SAMPLE`` of ``size`` elements, coprime to ``size``."""
     step = max(1, ceil(size / CURVE_SAMPLE))
     while gcd(step, size) > 1:
         step += 1

@@ -465,11 +465,21 @@ def _replace(path: str, text: str) -> None:
 
 
 def _set_attributes(folder: int, path: bytes, attributes: int, users: int = 0) -> None:
-    """mount_setattr(2), for all mounts below, too. Raises OSError."""
+    """mount_setattr(2), for all mounts below, too. Raises OSError; MachineError where the kernel
+    has no such call."""
     what = struct.pack("@QQQQ", attributes, 0, 0, users)
     room = ctypes.create_string_buffer(what, len(what))
     flags = _RECURSIVE | (0 if path else _EMPTY_PATH)
-    _call(_SET_ATTRIBUTES, folder, path, flags, room, len(what))
+    try:
+        _call(_SET_ATTRIBUTES, folder, path, flags, room, len(what))
+    except OSError as error:
+        if error.errno != errno.ENOSYS:
+            raise
+        raise MachineError(
+            "nodes of netns need Linux 5.12 or newer: this kernel cannot make all mounts below a "
+            "folder read-only",
+            fix="Use `--fabric docker` or `--fabric sim`",
+        ) from None
 
 
 def _call(number: int, *arguments: object) -> int:

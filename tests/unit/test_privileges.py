@@ -154,6 +154,16 @@ def test_files_that_a_command_names_in_tmp_are_shown_as_they_are_now(
         assert named(command, Path("/")) == [own, expected]
 
 
+def test_a_kernel_that_cannot_make_all_below_a_folder_read_only_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Asked for a call that no kernel has, as Linux before 5.12 has none with the true number."""
+    monkeypatch.setattr(file_view, "_SET_ATTRIBUTES", 4095)
+    with pytest.raises(MachineError, match="need Linux 5.12 or newer") as error:
+        file_view._set_attributes(-100, b"/", 0)
+    assert "docker" in error.value.fix
+
+
 def test_roots_nodes_are_shown_nothing_in_tmp_that_a_link_leads_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
