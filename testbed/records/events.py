@@ -3,10 +3,11 @@
 Schema version 1; times in seconds after t0, wall clock.
 
 ``events/<role>-<rank>.jsonl`` holds ``step``, ``fit``, ``coded``, ``redundancy``, ``bucket``,
-``pass``, ``served``, ``round``, ``rest``, ``labels``, ``gradient``, ``dropped``, ``lost``,
-``evaluation`` and ``epoch`` events, each with ``v``, ``kind`` and ``node``; ``links.jsonl`` holds
-``change``, ``sample``, ``mismatch``, ``host`` and ``disturbed`` lines (``LinkChanged``,
-``LinkSample``, ``LinkMismatch``, ``HostSample``, ``UnreliableInterval``).
+``pass``, ``served``, ``round``, ``rest``, ``away``, ``labels``, ``gradient``, ``dropped``,
+``lost``, ``evaluation`` and ``epoch`` events, each with ``v``, ``kind`` and ``node``;
+``links.jsonl`` holds ``change``, ``sample``, ``mismatch``, ``node``, ``host`` and ``disturbed``
+lines (``LinkChanged``, ``LinkSample``, ``LinkMismatch``, ``NodeChanged``, ``HostSample``,
+``UnreliableInterval``), and when t0 was (``clock``; on a swarm ``host_clock``).
 
 Where gradients travel in buckets, each bucket has a record on each side, and each step one of its
 passes. Other records are of runs whose workers are not in lockstep, and of workers that are not

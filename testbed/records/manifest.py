@@ -249,7 +249,8 @@ class Thresholds:
     """Bytes of a job that a node may move without its link, through memory, the control network or
     its loopback, so that processes can meet (some kB for each); …"""
     around_share: float = 0.01
-    """… or this share of what its link's interface carried, if that is more."""
+    """… or, over the control network, this share of what its link's interface carried, if that is
+    more; over the loopback, all that the link's interface carried."""
     degraded_factor: float = 3.0
     """Up to so many times a threshold a run is degraded; beyond it, invalid."""
 

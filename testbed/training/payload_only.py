@@ -262,13 +262,13 @@ class RecordedSizes:
 
     def _of(self, round_: Mapping[str, Any], server: int, worker: str, peer: int) -> PayloadSizes:
         """Return the sizes of what went to one server and came back; elements with the first."""
-        if round_.get("others"):
+        sent = [int(m["bytes"]) for m in round_["messages"] if int(m["sender"]) == peer]
+        if round_.get("others") or len(sent) != 1:
             raise self._unfit("in the recorded run not all workers took part in every step")
-        (up,) = (int(m["bytes"]) for m in round_["messages"] if int(m["sender"]) == peer)
         down = int(round_["bytes_down"]) // len(round_["messages"])
         step = self._steps.get((worker, int(round_["step"])), _NOTHING)
         return PayloadSizes(
-            up=up - HEADER_BYTES,
+            up=sent[0] - HEADER_BYTES,
             down=down - HEADER_BYTES,
             size=0 if server else int(step["size"]),
             sent=0 if server else int(step["sent_count"]),

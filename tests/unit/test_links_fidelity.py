@@ -157,6 +157,16 @@ def test_outages_are_added_up_and_the_slowest_return_is_told() -> None:
         assert found["resume_ms"] == 4.0
 
 
+def test_an_outage_that_lasts_until_the_end_takes_its_time() -> None:
+    """Of 0.5 s, and one from 2 s on in 5 s."""
+    record = DeliveryLog(bundle_bytes=1514)
+    record.rates += [(0.0, 10**6), (1.0, 0), (1.5, 10**6), (2.0, 0)]
+    record.marks += [(at_s, 0) for at_s in (0.0, 5.0)]
+    record.outages += [OutageSeen(100, 0.001), OutageSeen(50)]
+    found = measures(record)
+    assert (found["outages"], found["outage_s"], found["outage_bytes"]) == (2, 3.5, 150)
+
+
 def test_what_was_held_instead_is_reported() -> None:
     record = followed(1, [(0.0, 80 * MBIT)])
     record.mismatches += [Mismatch(0.1, 0.3, "rate", 10, 11)] * 30

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,12 @@ def test_recorded_sizes_are_sent_again(tmp_path: Path) -> None:
     third = Path(carried_out(tmp_path / "more", more).runs[0]["dir"])
     steps = {(s["node"], s["step"]): s["bytes_up"] for s in read_events(third)["step"]}
     assert steps["worker-4", 14] == steps["worker-0", 2]
+    of_server = first[0] / "events" / "server-0.jsonl"
+    events = list(read_jsonl(of_server))
+    next(each for each in events if each["kind"] == "round")["messages"].pop()
+    of_server.write_text("".join(json.dumps(each) + "\n" for each in events))
+    with pytest.raises(InputError, match="not all workers took part in every step"):
+        carried_out(tmp_path / "lacking", again)
 
 
 def test_a_run_may_begin_with_an_outage(tmp_path: Path) -> None:

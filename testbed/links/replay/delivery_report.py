@@ -296,6 +296,8 @@ class DeliveryLog:
         if rest.marks:
             ends_s = rest.marks[-1][0]
             rest._close(floor(ends_s + 1e-3), ends_s, ended=True)
+            if rest.rates and not rest.rates[-1][1]:  # an outage that is not over
+                rest.folded.outage_s += max(0.0, ends_s - rest.rates[-1][0])
         rest._forget_looks(len(rest.looks))
         rest._forget_rates(len(rest.rates) - 1)
         rest._forget_outages(len(rest.outages))

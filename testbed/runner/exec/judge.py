@@ -185,7 +185,7 @@ def _header(socket: Mapping[str, Any]) -> int:
     return SEGMENT_HEADER_BYTES + (IPV6_MORE_BYTES if socket["own"].startswith("[") else 0)
 
 
-ROUTES = ("carried", "socket", "shared")
+ROUTES = ("carried", "socket")
 """Kinds of events that tell by which routes a job's bytes went."""
 
 
