@@ -26,8 +26,8 @@ PARTS = ("all", "environment", "engine", "images", "guest", "observe", "stop")
 Part = Annotated[
     str,
     typer.Argument(
-        help="all, environment, engine, images, guest (the disk of --guest), or stop: what setup "
-        "has started.",
+        help="all, environment, engine, images, guest (the disk of --guest), observe (Prometheus), "
+        "or stop: what setup has started.",
         autocompletion=options.beginning(lambda: [*PARTS]),
     ),
 ]

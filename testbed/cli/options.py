@@ -60,7 +60,7 @@ FabricName = Annotated[
     str,
     typer.Option(
         "--fabric",
-        help="Where nodes run: docker, netns, sim.",
+        help="Where nodes run: docker, netns, sim, swarm.",
         metavar="NAME",
         autocompletion=beginning(_fabric_names),
     ),

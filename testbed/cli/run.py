@@ -121,7 +121,9 @@ def draw(comparison: Comparison, *, figures: bool = True, **how: Any) -> list[di
 Fabric = Annotated[
     str | None,
     typer.Option(
-        "--fabric", help="Where nodes run: docker, netns (the default), sim.", metavar="NAME"
+        "--fabric",
+        help="Where nodes run: docker, netns (the default), sim, swarm.",
+        metavar="NAME",
     ),
 ]
 Seeds = Annotated[

@@ -167,7 +167,11 @@ def connect() -> Any:
         return docker.from_env(version="auto")
     except (docker.errors.DockerException, RequestException):
         docker_engine.require()
-        raise MachineError("the Docker engine does not answer", fix="Run `testbed setup`") from None
+        raise MachineError(
+            "the Docker engine does not answer",
+            fix="`docker` may have another context: run `docker context use default`, or name its "
+            "engine in DOCKER_HOST",
+        ) from None
 
 
 def subnets_in_use(client: Any) -> list[IPv4Network]:
