@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
+from math import inf
 from typing import Any
 
 from testbed.fidelity.evidence import (
@@ -99,7 +100,7 @@ def _measures(results: list[CheckResult], factor: float) -> dict[str, Any]:
         if not measured:
             measures[name] = f"not measured: {same[0].sentence}"
             continue
-        worst = max(measured, key=lambda finding: finding.deviation or 0.0)
+        worst = max(measured, key=_share_of_limit)
         measures[name] = {
             "deviation": worst.deviation,
             "limit": worst.limit,
@@ -109,6 +110,15 @@ def _measures(results: list[CheckResult], factor: float) -> dict[str, Any]:
             "not_judged": len(same) - len(measured),
         }
     return measures
+
+
+def _share_of_limit(finding: CheckResult) -> tuple[float, float]:
+    """Return how much of its limit a measured deviation takes, and the deviation: limits of one
+    measure may differ from place to place."""
+    deviation = finding.deviation or 0.0
+    if not finding.limit:
+        return inf if deviation else 0.0, deviation
+    return deviation / finding.limit, deviation
 
 
 def disturbed(

@@ -344,11 +344,17 @@ class SessionExporter(_MetricSet):
 
     source = "session"
 
-    def begin(self, labels: Mapping[str, str]) -> None:
-        """See ``_MetricSet``. Nothing has happened to any link."""
+    def begin(
+        self,
+        labels: Mapping[str, str],
+        initial: Mapping[str, tuple[float, Mapping[str, Any]]] | None = None,
+    ) -> None:
+        """See ``_MetricSet``. ``initial``: rate (bit/s) and impairments of link directions at t0,
+        as far as they are known."""
         super().begin({**labels, "role": "session"})
-        self._rates: dict[str, float] = {}
-        self._lines: dict[str, Any] = {}
+        initial = initial or {}
+        self._rates: dict[str, float] = {end: rate for end, (rate, _) in initial.items()}
+        self._lines: dict[str, Any] = {end: line for end, (_, line) in initial.items()}
         self._of(WAITING).set_function(waiting_processes)
 
     def judged(self, states: Mapping[str, str]) -> None:
@@ -381,7 +387,7 @@ class SessionExporter(_MetricSet):
             self._event("service", end, unix_s)
         elif rate != self._rates.get(end):
             self._event("rate", end, unix_s)
-        if end in self._lines and line != self._lines[end]:
+        if line is not None and end in self._lines and line != self._lines[end]:
             self._event("line", end, unix_s)
         self._rates[end], self._lines[end] = rate, line
 

@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -171,9 +172,9 @@ class Sink:
         if not within(LISTEN_S, 0.02, lambda: _listening(self._ends.port)):
             raise ExperimentError(f"the iperf3 server of {self._ends.flow.name!r} does not listen")
 
-    def end(self, tests: int) -> None:
-        """Wait until ``tests`` tests have ended, for a while, and stop."""
-        within(_END_S, 0.02, lambda: self.tests >= tests)
+    def end(self, tests: int, patience_s: float) -> None:
+        """Wait until ``tests`` tests have ended, for so long at most, and stop."""
+        within(patience_s, 0.02, lambda: self.tests >= tests)
         self._ended = True
         if self._process is not None:
             self._process.terminate()
@@ -303,9 +304,11 @@ class NodeTraffic:
         self._sources = []
 
     def end_sinks(self, tests: Mapping[str, int]) -> None:
-        """Stop the servers, each once it has seen as many tests as were sent to it."""
+        """Stop the servers, each once it has seen as many tests as were sent to it, or after a
+        while for all: those of a node that was restarted did not see the earlier ones."""
+        give_up = time.monotonic() + _END_S
         for name, sink in self._sinks.items():
-            sink.end(tests.get(name, 0))
+            sink.end(tests.get(name, 0), max(0.0, give_up - time.monotonic()))
         self._sinks = {}
 
 

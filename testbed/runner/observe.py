@@ -188,9 +188,13 @@ class RunObserver:
         """A trial begins: all metrics start anew, and the dashboard shows its run."""
         run = plan.directory.path.name
         labels = {"scenario": plan.experiment.scenario.name, "algorithm": plan.algorithm.name}
+        initial = {
+            str(end): (state.rate_bits, state.impairments.to_json())
+            for end, state in plan.experiment.timeline.initial.items()
+        }
         with self._lock:
             self._so_far = VerdictSoFar(os.cpu_count() or 1)
-            self.exporter.begin({"run": run, **labels})
+            self.exporter.begin({"run": run, **labels}, initial)
             self.exporter.judged(self._so_far.states())
         self._show(run)
 

@@ -98,7 +98,7 @@ _LEVELS, _PLAIN_LEVELS = "▁▂▃▄▅▆▇█", "_.-~=+*#"
 def sparkline(values: Iterable[float], levels: str = _LEVELS) -> str:
     """Draw ``values`` as a character each, from 0, which stands for what is less, too, to the
     largest of them."""
-    numbers = [max(value, 0.0) for value in values]
+    numbers = [max(value, 0.0) for value in tuple(values)]  # another thread may add to them
     most = max(numbers, default=0.0) or 1.0
     top = len(levels) - 1
     return "".join(levels[round(top * value / most)] for value in numbers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -199,6 +200,23 @@ def test_when_a_flow_has_failed(
     assert (error is not None) == failed
     if error is not None:
         assert "'bulk' from 'noise-0' to 'server'" in str(error)
+
+
+def test_servers_that_lack_tests_are_waited_for_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a node that was restarted: they have not seen the tests before that."""
+    monkeypatch.setattr(cross_traffic_node, "_END_S", 0.5)
+    patience: list[float] = []
+
+    class Lacking:
+        def end(self, tests: int, patience_s: float) -> None:
+            assert tests == 1
+            patience.append(patience_s)
+            time.sleep(patience_s)
+
+    traffic = object.__new__(cross_traffic_node.NodeTraffic)
+    traffic._sinks = {str(number): Lacking() for number in range(8)}  # type: ignore[misc]
+    traffic.end_sinks(dict.fromkeys(map(str, range(8)), 1))
+    assert sum(patience) <= 0.5 and patience[0] > 0.4 and traffic._sinks == {}
 
 
 def test_without_iperf3_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,6 +126,15 @@ def test_a_new_run_knows_nothing_of_the_links_of_the_one_before() -> None:
         assert values(exporter, metrics.EVENT, event="line") == []
 
 
+def test_the_first_change_of_a_link_is_told_by_what_it_was_at_t0() -> None:
+    for rate, line, event in ((0, {}, "service"), (5, {"delay": 1.0}, "line"), (7, {}, "rate")):
+        exporter = SessionExporter({})
+        exporter.begin({"run": "r1"}, {"server up": (rate, line)})
+        exporter.record(change(1.0, 5, {}), 0.0)
+        assert values(exporter, metrics.EVENT) == values(exporter, metrics.EVENT, event=event)
+        assert values(exporter, metrics.EVENT, event=event) == [1.0]
+
+
 def test_the_session_shows_the_worst_state_queues_and_the_processors() -> None:
     exporter = SessionExporter({})
     exporter.begin({"run": "r1"})

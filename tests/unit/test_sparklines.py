@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+from collections import deque
+from typing import ClassVar
 
 import pytest
 from rich.console import Console
@@ -40,6 +42,21 @@ def test_values_are_drawn_from_zero_to_the_largest() -> None:
     assert sparkline([5, 5, 0]) == "██▁"
     assert sparkline([0.0, 0.0]) == "▁▁" and sparkline([]) == ""
     assert sparkline([0, 7], "_.-~=+*#") == "_#"
+
+
+class Growing(float):
+    """A value that is compared while another one comes."""
+
+    values: ClassVar[deque[float]] = deque()
+
+    def __lt__(self, other: float) -> bool:
+        self.values.append(1.0)
+        return float(self) < float(other)
+
+
+def test_values_that_come_while_they_are_drawn_are_drawn_next_time() -> None:
+    Growing.values.extend([Growing(1.0), 2.0])
+    assert sparkline(Growing.values) == "▅█"
 
 
 def test_the_panel_fits_80_columns_and_shows_when_values_fell(

@@ -546,8 +546,9 @@ def test_links_take_at_most_seven_tenths_of_the_real_network() -> None:
 
 
 def test_a_host_that_is_far_away_is_refused() -> None:
-    with pytest.raises(MachineError, match=r"host a takes 1\.50 ms"):
+    with pytest.raises(MachineError, match=r"host a takes 1\.50 ms") as refused:
         check_underlay([Underlay("a", 1e9, 1.5e-3)], PLACES, RATES)
+    assert "dilation" not in refused.value.fix, "round trips of hosts do not grow with it"
 
 
 def test_the_shortest_round_trip_tells_the_clock() -> None:

@@ -334,7 +334,7 @@ def check_underlay(
             raise MachineError(
                 f"a round trip to host {network.host} takes {network.round_trip_s * 1e3:.2f} ms, "
                 f"and links are emulated on networks with at most {MOST_ROUND_TRIP_S * 1e3:g} ms",
-                fix="Use hosts on one local network, or a larger `dilation`",
+                fix="Use hosts on one local network",
             )
         if network.rate_bits is None:
             continue
