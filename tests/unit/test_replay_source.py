@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from testbed.cli.replay import _load
-from testbed.errors import InputError
-from testbed.runner.link_replay import trace_scenario
+from testbed.errors import InputError, NodeLost
+from testbed.runner import link_replay
+from testbed.runner.link_replay import LinkReplayTrial, trace_scenario
 
 TWO = "time_s,a_mbit_s,b_kbit_s\n0,5,7000\n1,6,8000\n"
 
@@ -66,3 +70,28 @@ def test_a_trace_of_nothing_is_refused(tmp_path: Path) -> None:
     path.write_text("time_s,rate_mbit_s\n0,0\n1,0\n")
     with pytest.raises(InputError, match=r"dead\.csv: its rate is 0 throughout"):
         trace_scenario(path)
+
+
+def test_why_a_replay_ends_is_not_what_its_flows_say_when_they_are_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    flow = subprocess.Popen(["sleep", "60"], stdout=subprocess.PIPE)
+
+    def lost(*_: object, **__: object) -> None:
+        raise NodeLost("worker-0", None, "it was killed")
+
+    worker = SimpleNamespace(spec=SimpleNamespace(name="worker-0", peer=1), data_address="")
+    trial: Any = object.__new__(LinkReplayTrial)
+    trial.session = SimpleNamespace(
+        places={"worker-0": worker},
+        ahead_ns=lambda _: 0,
+        control=SimpleNamespace(send=lost),
+        networks=SimpleNamespace(switch_address=""),
+    )
+    trial._seconds = 1.0
+    trial._follow = trial.progress = lambda _: None
+    trial._longest_trip_s = lambda: 0.0
+    monkeypatch.setattr(link_replay, "_switch_flows", lambda *_: [flow])
+    with pytest.raises(NodeLost, match="it was killed"):
+        trial._perform()
+    assert flow.returncode == -9
