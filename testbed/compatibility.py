@@ -111,6 +111,7 @@ def check(algorithm: Algorithm, where: str | None = None) -> None:
         _check_carried(algorithm)
         _check_exchange(algorithm)
         _check_agreed(algorithm, controller)
+        _check_paths(algorithm, controller)
         _check_overlap(algorithm)
     except InputError as error:
         message = f"algorithm {algorithm.name!r}: {error.message}"
@@ -235,6 +236,17 @@ def _check_agreed(algorithm: Algorithm, controller: Controller[Any]) -> None:
             f"controller {algorithm.controller!r} sees {' and '.join(own)} of its own worker, and "
             "workers agree on delay and accuracy alone",
             hint="Write `agree: false`",
+        )
+
+
+def _check_paths(algorithm: Algorithm, controller: Controller[Any]) -> None:
+    """Who watches the links to a server needs one: its density would never change."""
+    if "path" in controller.watches and exchanges.get(algorithm.exchange).server is None:
+        raise InputError(
+            f"controller {algorithm.controller!r} watches the links to a server, and exchange "
+            f"{algorithm.exchange!r} has none",
+            hint="Write `bytes_take: measured` among the controller's options, or take the "
+            "exchange `ps`",
         )
 
 

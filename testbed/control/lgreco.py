@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from testbed.control.base import Density
+from testbed.control.base import LEVELS, Density
 from testbed.control.cost_model import CostEstimate
 from testbed.control.layerwise import Layered, LayeredOptions, error_at
 
@@ -90,7 +90,8 @@ class Lgreco(Layered[LgrecoOptions]):
         given = self.options
         steps = range(-given.levels, given.levels + 1)
         ratios = [given.factor ** (step / given.levels) for step in steps]
-        self._choices = sorted({min(1.0, given.density * ratio) for ratio in ratios})
+        least = min(given.density, LEVELS[-1])  # below it curves say the same of all densities
+        self._choices = sorted({min(1.0, max(least, given.density * ratio)) for ratio in ratios})
 
     @property
     def first(self) -> float:

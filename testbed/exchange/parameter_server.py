@@ -339,7 +339,7 @@ class WorkerSetServer(PsServerExchange):
                 raise
             named = [self._numbers[name] for name in lost.node.split(", ") if name in self._numbers]
             for peer in named or list(awaited):
-                self._lose(peer, step, lost.reason)
+                self._lose(peer, step, lost.reason, lost.phase)
             return None
         return message if message.sender in self.alive else None
 
@@ -366,10 +366,11 @@ class WorkerSetServer(PsServerExchange):
             except NodeLost:
                 return  # whoever receives hears of it too
 
-    def _lose(self, peer: int, step: int, reason: str) -> None:
+    def _lose(self, peer: int, step: int, reason: str, phase: str | None = None) -> None:
         if peer not in self.alive:
             return
-        lost = NodeLost(self._peers.names[peer], step or None, reason, phase=self.phase)
+        phase = phase or self.phase
+        lost = NodeLost(self._peers.names[peer], step or None, reason, phase=phase)
         if len(self.lost) >= self._max_lost:
             raise lost
         self.alive.remove(peer)

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from testbed.algorithms import Algorithm
+from testbed.compress.base import selectors
 from testbed.compress.compressor import EncodedBucket, together
 from testbed.compress.gradient_stats import refuse
 from testbed.compress.kernels.torch_ops import Staging
@@ -187,7 +188,8 @@ def _thinned(row: Algorithm, layout: Layout, density: Densities) -> tuple[int, i
     sizes = [part.size for part in layout] if row.buckets == "layer" else [layout.size]
     shares = density if isinstance(density, list) else [density] * len(sizes)
     both = zip(sizes, shares, strict=True)
-    thinned = [size for size, share in both if share < 1.0 and size >= row.dense_below]
+    by_value = row.selector != "dense" and not selectors.get(row.selector).takes_density
+    thinned = [n for n, share in both if (share < 1.0 or by_value) and n >= row.dense_below]
     return len(thinned), sum(thinned)
 
 

@@ -253,6 +253,10 @@ class RecordedSizes:
             for _, rounds in sorted(self._rounds.items())
             if len(rounds) == len(servers)
         ]
+        if exchange_kind(job).server is None:
+            raise self._unfit(
+                f"{self.algorithm!r} has no server, whose rounds say how long messages were"
+            )
         if not steps:
             raise self._unfit("the recorded run finished no step")
         return tuple(steps)

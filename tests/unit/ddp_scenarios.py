@@ -130,6 +130,16 @@ def densities(algorithm: str, shares: list[float], steps: int) -> dict[str, Any]
     return train(algorithm, steps, state={"density": shares[dist.get_rank()]})
 
 
+def adapted(algorithm: str) -> list[float]:
+    """Densities of a controller that gets the same on every rank."""
+    state = CompressionState(nn.Linear(4, 4).named_parameters(), algorithm, seed=1)
+    random, densities = Random(5), []
+    for _ in range(80):
+        state.observe(accuracy=random.random(), delay_s=random.random())
+        densities.append(state.controller.density())
+    return densities
+
+
 def in_a_group(algorithm: str) -> dict[str, Any]:
     """In a process group other than the one that everything has."""
     group = dist.new_group()

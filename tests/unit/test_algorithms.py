@@ -232,6 +232,7 @@ def test_another_rule_for_the_same_sparsifier() -> None:
         ({"from": "qsgd-4bit", "values_options": {"level": 3}}, "'mine': value coding 'qsgd': .*level"),
         ({"from": "topk-0.1", "selector_options": {"x": 3}}, "'mine': selector 'topk': .*"),
         ({"from": "topk-0.1", "dense_below": 3}, "'mine': dense_below 3 with buckets 'whole'.*layer"),
+        ({"from": "oracle", "exchange": "peers"}, "'mine': controller '.*' watches the links to a server, and exchange 'peers'"),
         ({"from": "none", "name": "adatopk"}, "'adatopk' exists already"),
         ({"from": "none", "name": "topk-0.5"}, "'topk-0.5' exists already"),
     ],

@@ -82,6 +82,16 @@ def test_who_goes_is_lost_once_and_nobody_more(
         hub.receive(Kind.GRADIENT, 3, SOON_S, [2])
 
 
+def test_one_too_many_that_goes_before_its_goodbye_is_lost_at_the_goodbye(
+    trio: tuple[WorkerSetServer, Either, Either],
+) -> None:
+    hub, one, two = trio
+    one.close()
+    two.close()
+    with pytest.raises(NodeLost, match="was lost at step 3, while goodbye"):
+        hub.await_goodbyes(3)
+
+
 def test_what_is_collected_is_that_of_those_who_are_left() -> None:
     """One who is lost meanwhile is not waited for any more, whichever of several it is."""
     members, left = [1, 2, 3], [Message(Kind.GRADIENT, 4, 0, sender, b"g") for sender in (3, 1)]

@@ -138,6 +138,12 @@ def test_every_rank_draws_for_itself(ranks: Ranks) -> None:
     assert (picked[0] & picked[1]).sum() < 0.3 * picked[0].sum()
 
 
+def test_controllers_that_agree_draw_the_same_and_others_do_not(ranks: Ranks) -> None:
+    agreed, own = (ranks.do(scenarios.adapted, name) for name in ("adatopk-agreed", "adatopk"))
+    assert agreed[0] == agreed[1] and len(set(agreed[0])) > 1
+    assert own[0] != own[1]
+
+
 def test_payloads_of_different_lengths(ranks: Ranks) -> None:
     outcomes = ranks.do(scenarios.densities, "topk-0.5", [0.003, 0.4], 5)
     assert_nothing_is_lost(outcomes)

@@ -116,6 +116,13 @@ def test_one_density_where_nothing_is_gained() -> None:
     assert set(dense.values()) == {1.0}
 
 
+@pytest.mark.parametrize(("density", "least"), [(0.0005, 2**-11), (0.0001, 0.0001)])
+def test_no_layer_gets_a_density_whose_error_is_not_known(density: float, least: float) -> None:
+    """At and below the last level of a curve every density leaves the same error, it would seem."""
+    chosen = driven(Lgreco(seed=0, density=density, factor=8.0), 20)
+    assert min(chosen.values()) >= least
+
+
 def test_decisions_of_lgreco() -> None:
     controller = Lgreco(seed=0)
     changes, before = [], driven(controller, 0)

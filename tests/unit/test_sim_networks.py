@@ -44,6 +44,15 @@ def test_recorded_sizes_are_sent_again(tmp_path: Path) -> None:
         carried_out(tmp_path / "lacking", again)
 
 
+def test_sizes_of_a_run_without_a_server_are_refused(tmp_path: Path) -> None:
+    first = carried_out(tmp_path / "first", algorithms=["ssgd"]).runs[0]["dir"]
+    again = SCENARIO.replace("[none, topk-0.01]", "[ssgd]").replace(
+        "evaluate_every: 5", f"gradients: recorded, recorded: {first}"
+    )
+    with pytest.raises(InputError, match="'ssgd' has no server, whose rounds"):
+        carried_out(tmp_path / "second", again)
+
+
 def test_a_run_may_begin_with_an_outage(tmp_path: Path) -> None:
     outage = "  - {kind: outage, links: [server], at: 0 s, for: 500 ms, packets: drop}\n"
     made = carried_out(tmp_path, SCENARIO.replace(EVENTS, EVENTS + outage), algorithms=["none"])

@@ -40,6 +40,7 @@ def layered(name: str, dense_below: int) -> Algorithm:
     [
         (resolve("none"), 0, 0),
         (resolve("topk-0.05"), 1, sum(MLP)),
+        (resolve("threshold-0.001"), 1, sum(MLP)),
         (layered("all", 0), 4, sum(MLP)),
         (layered("large", 128), 3, sum(MLP) - 10),
         (layered("largest", 1281), 1, MLP[0]),

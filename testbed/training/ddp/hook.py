@@ -184,7 +184,8 @@ class CompressionState:
 
     def _make_controller(self) -> Controller[Any]:
         make = controllers.get(self.algorithm.controller)
-        return make(seed=controller_seed(self._seed, self._group.rank()), **self.algorithm.options)
+        rank = 0 if self.algorithm.agree else self._group.rank()
+        return make(seed=controller_seed(self._seed, rank), **self.algorithm.options)
 
     def _turn_of(self, step: int) -> BucketTurn:
         """The same randomness for a step in every run, also in one that was resumed."""
