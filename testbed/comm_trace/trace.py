@@ -187,6 +187,10 @@ class _Operation(_Line):
     step: int | None = Field(None, ge=0, lt=2**31)
 
 
+_OF_OTHERS = {"compute": ("peer", "bytes", "tag"), "send": ("seconds",), "receive": ("seconds",)}
+"""Fields that mean something of other operations alone."""
+
+
 def read(path: Path) -> MessageTrace:
     """The trace in ``path``. Raises InputError with file and line for what is not one."""
     if not path.is_file():
@@ -198,6 +202,9 @@ def read(path: Path) -> MessageTrace:
         row = _parsed(_Operation, line, f"{path}:{number}")
         if row.node not in operations:
             raise InputError(f"the first line names no node {row.node!r}", where=f"{path}:{number}")
+        for name in _OF_OTHERS[row.op]:
+            if getattr(row, name):
+                raise InputError(f"{name}: a {row.op} has none", where=f"{path}:{number}")
         given = row.model_dump(exclude={"node", "op", "after"})
         operations[row.node].append(TraceOperation(row.op, tuple(row.after), **given))
     roles = {node.name: node.role for node in head.nodes if node.role}
