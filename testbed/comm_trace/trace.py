@@ -195,7 +195,7 @@ def read(path: Path) -> MessageTrace:
     """The trace in ``path``. Raises InputError with file and line for what is not one."""
     if not path.is_file():
         raise InputError("no such file", where=str(path))
-    lines = enumerate(read_jsonl(path), start=1)
+    lines = enumerate(read_jsonl(path, whole=True), start=1)
     head = _parsed(_Head, next(lines, (1, {}))[1], f"{path}:1")
     operations: dict[str, list[TraceOperation]] = {node.name: [] for node in head.nodes}
     for number, line in lines:

@@ -33,6 +33,17 @@ def test_a_file_reads_back_equal(tmp_path: Path) -> None:
     assert read(tmp_path / "a.jsonl") == TRACE
 
 
+def test_the_last_line_needs_no_newline_and_may_not_be_cut(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    write(TRACE, path)
+    text = path.read_text().removesuffix("\n")
+    path.write_text(text)
+    assert read(path) == TRACE
+    path.write_text(text[:-1])
+    with pytest.raises(InputError, match=r"a\.jsonl:5: not JSON"):
+        read(path)
+
+
 def test_what_it_holds() -> None:
     found = contents(TRACE)
     assert (found["messages"], found["bytes"], found["least_s"]) == (1, 1000, 0.75)
