@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -282,6 +283,17 @@ def test_garbage_in_a_trace_is_told_by_its_own_line(tmp_path: Path) -> None:
     said = complaint(tmp_path, GOOD.replace("good.csv", "bad.csv"))
     assert "s.yaml:11: events[1].file: bad.csv:7: " in said
     assert "is not a number" in said
+
+
+@pytest.mark.parametrize("count", [1004, 2014])
+def test_a_stretch_that_is_advised_is_accepted(tmp_path: Path, count: int) -> None:
+    points = "".join(f"{i / count:.9f},{5 + i % 2}\n" for i in range(count))
+    (tmp_path / "many.csv").write_text(f"# duration_s: 1\ntime_s,rate_mbit_s\n{points}")
+    text = GOOD.replace("good.csv", "many.csv")
+    advised = re.search(r"write a stretch of (\S+) or more", complaint(tmp_path, text))
+    assert advised is not None
+    (tmp_path / "s.yaml").write_text(text.replace("many.csv", f"many.csv, stretch: {advised[1]}"))
+    assert load(tmp_path / "s.yaml").scenario.name == "x"
 
 
 def test_a_link_that_never_comes_back_is_refused(tmp_path: Path) -> None:
