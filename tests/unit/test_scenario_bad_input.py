@@ -117,6 +117,8 @@ REPLACED = [
     ("queue: 50 ms}", "queue: 50 ms, ecn: true}", "up.ecn: server up: ecn needs a loss"),
     ("queue: 50 ms}", "queue: 50 ms, slot: {shortest: 2 ms, longest: 1 ms}}", "its shortest time, 2 ms, is above its"),
     ("queue: 50 ms}", "queue: 50 ms, slot: {shortest: 2 h}}", "a slot lasts 3600 s at most"),
+    ("queue: 50 ms}", "queue: 50 ms, slot: {longst: 1 ms}}", "up.slot.longst: unknown key 'longst': did you mean 'longest'? Known: shortest,"),
+    ("stop:", "participation: {wrkers: 1}, stop:", "train.participation.wrkers: unknown key 'wrkers': did you mean 'workers'? Known: workers, share"),
     ("queue: 50 ms}", "queue: 50 ms, slot: 5 ms}", "up.slot: keys with values are needed here, not '5 ms'"),
     ("queue: 50 ms}", "queue: 50 ms, overhead: 70 kB}", "70 kB a packet is too much: 65535 B is the most"),
     ("queue: 50 ms}", "queue: 50 ms, seed: -1}", "s.yaml:7: links.default.up.seed: -1 does not work"),
