@@ -249,6 +249,11 @@ def _parsed(kind: type[T], line: object, where: str) -> T:
         raise InputError(f"{at}: {first['msg']}" if at else first["msg"], where=where) from None
 
 
+def check(operation: TraceOperation) -> None:
+    """Raise InputError where ``operation`` has numbers that ``read`` refuses."""
+    _parsed(_Operation, {"node": "", **to_line(operation)}, "")
+
+
 def contents(trace: MessageTrace) -> dict[str, Any]:
     """``{"source", "nodes", "messages", "bytes", "least_s"}``; see ``least_s``."""
     nodes = [_node(trace, name) for name in trace.nodes]
