@@ -349,7 +349,8 @@ def under_way(run: Run, steps: Collection[int]) -> dict[tuple[str, str], list[Po
             path = names[int(message["sender"])], "up"
             _add(moves, path, message["sent_s"], message["arrived_s"], message["bytes"])
     sent_s = _replies(run, wanted)
-    for record in _records(run, ("bucket", "step"), wanted):
+    resting = (record for record in run.events.get("rest", []) if record["step"] in wanted)
+    for record in concatenated(_records(run, ("bucket", "step"), wanted), resting):
         step = int(record["step"])
         begun_s = sent_s.get((step, record.get("bucket")), sent_s.get((step, None)))
         if begun_s is not None:

@@ -22,6 +22,7 @@ from testbed.runner.manifest_writer import (
     slowest_pace_s,
 )
 from testbed.scenario.expand import end_settings, expand, racks
+from testbed.scenario.link_model import TraceEvent
 from testbed.scenario.link_state import LinkChange, LinkDirection, LinkState, wire_bytes
 from testbed.scenario.load import Loaded, load
 from testbed.scenario.model import Scenario
@@ -40,6 +41,7 @@ def dense_step(loaded: Loaded, timeline: Timeline) -> dict[str, Any] | None:
     count, or a server.
 
     In either phase the slowest link direction counts: a server's carries every worker's message.
+    Times are None where its mean rate is 0.
     """
     try:
         from testbed.compress.payload import payload_bytes
@@ -54,8 +56,9 @@ def dense_step(loaded: Loaded, timeline: Timeline) -> dict[str, Any] | None:
     parameters = parameter_count(train.model, train.task, train.width)
     frame = HEADER_BYTES + payload_bytes(parameters, parameters)
     slowest = {"up": 0.0, "down": 0.0}
+    horizon = _horizon_s(loaded)
     for phase, end, gradients in _carried(loaded.scenario):
-        rate = _mean_rate(timeline, end, loaded)
+        rate = timeline.bits(end, 0.0, horizon) / horizon
         seconds = gradients * wire_bytes(frame) * 8 / rate if rate else float("inf")
         slowest[phase] = max(slowest[phase], seconds / loaded.scenario.dilation)
     pace = slowest_pace_s(loaded)
@@ -63,12 +66,17 @@ def dense_step(loaded: Loaded, timeline: Timeline) -> dict[str, Any] | None:
     return {
         "parameters": parameters,
         "frame_bytes": frame,
-        "up_s": slowest["up"],
-        "down_s": slowest["down"],
+        "up_s": _finite(slowest["up"]),
+        "down_s": _finite(slowest["down"]),
         "pace_s": pace,
-        "step_s": step,
-        "communicating": 1 - pace / step,
+        "step_s": _finite(step),
+        "communicating": 1 - pace / step if isfinite(step) else None,
     }
+
+
+def _finite(seconds: float) -> float | None:
+    """``seconds``; None where there is no end, as JSON has no such number."""
+    return seconds if isfinite(seconds) else None
 
 
 def _carried(scenario: Scenario) -> Iterator[tuple[str, LinkDirection, float]]:
@@ -96,12 +104,15 @@ def _carried(scenario: Scenario) -> Iterator[tuple[str, LinkDirection, float]]:
             yield "down", LinkDirection(link, "up"), count
 
 
-def _mean_rate(timeline: Timeline, end: LinkDirection, loaded: Loaded) -> float:
-    """Over the first minute of model time or the longest trace, whichever is longer; bit/s,
-    wall."""
-    longest = max((trace.duration_s for trace in loaded.traces.values()), default=0.0)
-    horizon = max(60.0, longest) * loaded.scenario.dilation
-    return timeline.bits(end, 0.0, horizon) / horizon
+def _horizon_s(loaded: Loaded) -> float:
+    """Wall seconds of which mean rates are taken: the first minute of model time or the longest
+    trace, as long as it is stretched, whichever is longer."""
+    lengths = (
+        loaded.traces[event.key].duration_s * event.stretch
+        for event in loaded.scenario.events
+        if isinstance(event, TraceEvent)
+    )
+    return max([60.0, *lengths]) * loaded.scenario.dilation
 
 
 MAX_CHANGES = 10_000
@@ -420,8 +431,19 @@ def _facts(described: dict[str, Any]) -> list[str]:
         facts.append(sentence)
     if step := described["dense_step"]:
         facts.append(
-            f"uncompressed: {step['parameters']} parameters, {step['frame_bytes']} B a message; at "
-            f"mean rates {1e3 * step['up_s']:.1f} ms up, {1e3 * step['down_s']:.1f} ms down, "
-            f"{1e3 * step['step_s']:.1f} ms a step, {step['communicating']:.0%} of it communicating"
+            f"uncompressed: {step['parameters']} parameters, {step['frame_bytes']} B a message; "
+            + _at_mean_rates(step)
         )
     return facts + [f"needs {need}" for need in described["needs"]]
+
+
+def _at_mean_rates(step: dict[str, Any]) -> str:
+    if step["step_s"] is None:
+        return (
+            "no step at mean rates: a link carries nothing in the first minute, and in the time of "
+            "the longest trace"
+        )
+    return (
+        f"at mean rates {1e3 * step['up_s']:.1f} ms up, {1e3 * step['down_s']:.1f} ms down, "
+        f"{1e3 * step['step_s']:.1f} ms a step, {step['communicating']:.0%} of it communicating"
+    )

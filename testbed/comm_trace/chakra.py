@@ -29,7 +29,7 @@ from google.protobuf.message_factory import GetMessageClassesForFiles
 from google.protobuf.proto import parse_length_prefixed, serialize_length_prefixed
 
 from testbed.comm_trace.from_records import hops, pass_round
-from testbed.comm_trace.trace import Kind, MessageTrace, NodeLog, TraceOperation
+from testbed.comm_trace.trace import Kind, MessageTrace, NodeLog, TraceOperation, check
 from testbed.errors import InputError
 from testbed.user_files import data_of
 
@@ -345,7 +345,10 @@ def _add(file: _File, node: ChakraNode, rank: int, names: Sequence[str]) -> None
     add = _ADD.get(node.type)
     if add is None:
         raise InputError(f"a {_type(node)} cannot be replayed as computations and messages")
+    before = len(file.log.operations)
     file.ends[node.id] = add(file, node, after, (rank, names))
+    for operation in file.log.operations[before:]:
+        check(operation)
 
 
 def _type(node: ChakraNode) -> str:

@@ -187,17 +187,24 @@ class _Operation(_Line):
     step: int | None = Field(None, ge=0, lt=2**31)
 
 
+_OF_OTHERS = {"compute": ("peer", "bytes", "tag"), "send": ("seconds",), "receive": ("seconds",)}
+"""Fields that mean something of other operations alone."""
+
+
 def read(path: Path) -> MessageTrace:
     """The trace in ``path``. Raises InputError with file and line for what is not one."""
     if not path.is_file():
         raise InputError("no such file", where=str(path))
-    lines = enumerate(read_jsonl(path), start=1)
+    lines = enumerate(read_jsonl(path, whole=True), start=1)
     head = _parsed(_Head, next(lines, (1, {}))[1], f"{path}:1")
     operations: dict[str, list[TraceOperation]] = {node.name: [] for node in head.nodes}
     for number, line in lines:
         row = _parsed(_Operation, line, f"{path}:{number}")
         if row.node not in operations:
             raise InputError(f"the first line names no node {row.node!r}", where=f"{path}:{number}")
+        for name in _OF_OTHERS[row.op]:
+            if getattr(row, name):
+                raise InputError(f"{name}: a {row.op} has none", where=f"{path}:{number}")
         given = row.model_dump(exclude={"node", "op", "after"})
         operations[row.node].append(TraceOperation(row.op, tuple(row.after), **given))
     roles = {node.name: node.role for node in head.nodes if node.role}
@@ -240,6 +247,11 @@ def _parsed(kind: type[T], line: object, where: str) -> T:
         first = error.errors()[0]
         at = ".".join(map(str, first["loc"]))
         raise InputError(f"{at}: {first['msg']}" if at else first["msg"], where=where) from None
+
+
+def check(operation: TraceOperation) -> None:
+    """Raise InputError where ``operation`` has numbers that ``read`` refuses."""
+    _parsed(_Operation, {"node": "", **to_line(operation)}, "")
 
 
 def contents(trace: MessageTrace) -> dict[str, Any]:

@@ -188,13 +188,14 @@ def write_data_atomically(path: Path, data: bytes) -> Path:
     return path
 
 
-def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
+def read_jsonl(path: Path, *, whole: bool = False) -> Iterator[dict[str, Any]]:
     """The objects of a JSON-lines file; none if it does not exist.
 
-    A last line without its newline was cut off by a kill and is left out. Anything else that is not
-    a JSON object raises InputError with file and line.
+    A last line without its newline was cut off by a kill and is left out; of a ``whole`` file it is
+    a line like any other. Anything else that is not a JSON object raises InputError with file and
+    line.
     """
-    return (value for _, value in _lines(path))
+    return (value for _, value in _lines(path, whole=whole))
 
 
 def read_links(directory: Path) -> Sequence[dict[str, Any]]:
@@ -209,7 +210,7 @@ def read_links(directory: Path) -> Sequence[dict[str, Any]]:
     return lines
 
 
-def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def _lines(path: Path, *, whole: bool = False) -> Iterator[tuple[int, dict[str, Any]]]:
     """Every line's length in bytes and object."""
     if not path.exists():
         return
@@ -220,7 +221,7 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 raise InputError(
                     f"a line of more than {MOST_LINE_BYTES >> 20} MiB", where=f"{path}:{number}"
                 )
-            if not line.endswith(b"\n"):
+            if not whole and not line.endswith(b"\n"):
                 return
             value = _object(line)
             yield len(line), _parse(line, f"{path}:{number}") if value is None else value

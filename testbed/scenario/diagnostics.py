@@ -167,6 +167,8 @@ def _keys_at(loc: tuple[int | str, ...]) -> list[str]:
     schema = _schema()
     for part in loc:
         schema = _resolved(_inside(schema, part))
+    if "anyOf" in schema:  # keys, or nothing at all
+        schema = _resolved(next((form for form in schema["anyOf"] if "$ref" in form), {}))
     return list(schema.get("properties", {}))
 
 

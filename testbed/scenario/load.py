@@ -154,15 +154,15 @@ def scenario_hash(
                 del part[key]
     # the same traces are the same experiment, wherever their files are
     rates = {
-        file: [trace.times_s, trace.rates_bits, trace.duration_s] for file, trace in traces.items()
+        key: [trace.times_s, trace.rates_bits, trace.duration_s] for key, trace in traces.items()
     }
-    named = {file: _digest(content) for file, content in rates.items()}
-    for event in whole["events"]:
-        if event.get("file") in named:
-            event["file"] = named[event["file"]]
+    named = {key: _digest(content) for key, content in rates.items()}
+    for event, fields in zip(scenario.events, whole["events"], strict=True):
+        if isinstance(event, TraceEvent) and event.key in named:
+            fields["file"] = named[event.key]
     content = {
         "scenario": whole,
-        "traces": {named[file]: content for file, content in rates.items()},
+        "traces": {named[key]: content for key, content in rates.items()},
         **({} if profile is None else {"profile": profile.model_dump(mode="json")}),
         **({"step_times": dict(step_times)} if step_times else {}),
     }

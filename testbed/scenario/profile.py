@@ -236,7 +236,8 @@ def _rounded(seconds: float) -> float:
 
 
 _PLACE = ("train", "profile")
-_FILELESS = (None, "measured", "constant")
+FILELESS = (None, "measured", "constant")
+"""Values of ``train.profile`` that name no file, and so no time."""
 
 
 def profiled(
@@ -250,7 +251,7 @@ def profiled(
     if train.profile == "constant" and train.pace is None:
         wrong = "`constant` shares a time among the layers: give it, `pace: 200 ms`"
         return scenario, None, [Problem(_PLACE, wrong)]
-    if train.profile is None or train.profile in _FILELESS:
+    if train.profile is None or train.profile in FILELESS:
         return scenario, None, []
     try:
         profile = read_profile(find(train.profile, folder))

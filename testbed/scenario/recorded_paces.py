@@ -17,6 +17,7 @@ from testbed.errors import InputError, brief
 from testbed.scenario.diagnostics import Names, Problem
 from testbed.scenario.expand import groups_of_nodes
 from testbed.scenario.model import Pace, RecordedPace, Scenario, pace_of
+from testbed.scenario.profile import FILELESS
 from testbed.scenario.yaml import Place
 from testbed.user_files import text_of
 
@@ -135,8 +136,9 @@ def recorded_paces(
 def check_paces(scenario: Scenario, names: Names) -> Iterator[Problem]:
     """Paces and factors are of workers, and there is one for everybody."""
     train = scenario.train
+    timeless = train.pace is None and train.profile in FILELESS  # a file has a time
     for key, given in (("paces", train.paces), ("slow", train.slow)):
-        if given and train.pace is None:
+        if given and timeless:
             yield Problem(("train", key), "give the others a time as well: `pace: 200 ms`")
         for name in given:
             if name not in names.groups:

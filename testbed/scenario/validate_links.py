@@ -5,6 +5,7 @@ a kernel.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from decimal import ROUND_UP, Context
 
 from testbed.errors import InputError
 from testbed.scenario.diagnostics import Names, Problem
@@ -209,6 +210,8 @@ def _location(scenario: Scenario, end: LinkDirection, group: str, field: str | N
 
 LEAST_EVERY = Duration(1e-3)
 """Faster changes are refused: applying one to a kernel takes longer."""
+_UP = Context(prec=3, rounding=ROUND_UP)
+"""Rounds an advised number so that it is not refused again."""
 MAX_REPETITIONS = 100_000
 """Steps of a ramp, and outages of a flap."""
 
@@ -288,11 +291,11 @@ def _trace(event: TraceEvent, trace: RateTrace | None) -> Iterator[Complaint]:
         yield "offset", f"{event.offset} is past the end of the trace, which lasts {length}"
     length = Duration(round(trace.duration_s * event.stretch, 9))
     if length / len(trace.times_s) < LEAST_EVERY * 0.999:
-        least = LEAST_EVERY * len(trace.times_s) / trace.duration_s
+        least = LEAST_EVERY * 0.9995 * len(trace.times_s) / trace.duration_s
         yield (
             "file" if event.stretch == 1 else "stretch",
             f"{len(trace.times_s)} points in {length}: links cannot be changed that often; "
-            f"write a stretch of {least:.3g} or more",
+            f"write a stretch of {float(_UP.create_decimal_from_float(least)):g} or more",
         )
     if max(trace.rates_bits) * event.scale > 2**53:
         yield "scale", f"{event.scale:g} times the trace's highest rate is too large: write less"

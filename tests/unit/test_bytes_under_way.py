@@ -51,6 +51,20 @@ def test_a_server_that_knows_of_no_buckets_replies_to_one_message(tmp_path: Path
     assert found["worker-1", "down"] == [begun, come]
 
 
+def test_a_reply_to_a_resting_worker_is_under_way_as_well(tmp_path: Path) -> None:
+    run = load(make_run(tmp_path, Recipe("topk-0.15", 0.15, steps=3)))
+    (round_,) = (r for r in run.events["round"] if r["step"] == 1)
+    arrived_s = round_["send_end_s"] + 0.01
+    rests = [
+        {"node": "worker-3", "step": step, "arrived_s": arrived_s + step, "bytes_down": 1000 * step}
+        for step in (1, 2)
+    ]
+    steps = [r for r in run.events["step"] if r["node"] != "worker-3"]
+    points = under_way(replace(run, events={**run.events, "step": steps, "rest": rests}), [1])
+    expected = [(round_["send_start_s"], 1000), (arrived_s + 1, 0)]
+    assert points["worker-3", "down"] == expected
+
+
 @pytest.mark.parametrize("first", [0, 1])
 def test_replies_of_several_servers_are_under_way_from_the_first(
     tmp_path: Path, first: int

@@ -163,6 +163,7 @@ SEND = {"comm_src": 0, "comm_dst": 1, "comm_size": 9}
         (ChakraNode(1, "x", NodeType.MEM_LOAD_NODE), "a MEM_LOAD_NODE cannot be replayed"),
         (ChakraNode(1, "x", 77), "a node of type 77 cannot"),
         (ChakraNode(1, "x", NodeType.COMP_NODE, attributes={"num_ops": 5}), "not how long"),
+        (ChakraNode(1, "x", NodeType.COMP_NODE, attributes={"step": -1}), "step: .* equal to 0"),
         (ChakraNode(1, "x", NodeType.COMP_NODE, (2,)), "waits for one that is not there"),
         (ChakraNode(1, "x", NodeType.COMP_NODE, (1,)), "wait for themselves"),
         (
@@ -189,6 +190,31 @@ def test_what_cannot_be_had_from_a_trace_is_refused(
 ) -> None:
     with pytest.raises(InputError, match=rf"t\.0\.et.*{why}"):
         read_chakra([written(tmp_path, node)])
+
+
+@pytest.mark.parametrize(
+    ("kind", "attributes", "why"),
+    [
+        ("COMM_SEND_NODE", {**SEND, "comm_size": (4 << 30) + 1}, "bytes: .* equal to 4294967296"),
+        ("COMM_SEND_NODE", {**SEND, "comm_tag": 1 << 31}, "tag: .* less than 2147483648"),
+        ("COMM_SEND_NODE", {**SEND, "step": 1 << 31}, "step: .* less than 2147483648"),
+        ("COMM_SEND_NODE", {**SEND, "begin_us": -1}, "begin_s: .* equal to 0"),
+        ("COMM_COLL_NODE", {"comm_type": 0, "comm_size": 10**10}, "bytes: .* equal to 4294967296"),
+    ],
+)
+def test_numbers_that_no_file_of_messages_may_have_are_refused(
+    tmp_path: Path, kind: str, attributes: dict[str, int], why: str
+) -> None:
+    """A half of the all-reduce is one message between two ranks."""
+    published, stream = Published(), BytesIO()
+    node = published.Node(id=7, name="x", type=published.kinds[kind])
+    for name, value in attributes.items():
+        node.attr.add(name=name, int64_val=value)
+    serialize_length_prefixed(published.GlobalMetadata(version="1.0.0"), stream)
+    serialize_length_prefixed(node, stream)
+    (tmp_path / "t.0.et").write_bytes(stream.getvalue())
+    with pytest.raises(InputError, match=rf"t\.0\.et: node 7 \(x\): {why}"):
+        read_chakra([tmp_path / "t.0.et", written(tmp_path, name="t.1.et")])
 
 
 @pytest.mark.parametrize("data", [b"\x05\x08", b"\xff" * 12, b"\x00\x02\x0f\x00", b"\x00\x03\x12\x05a", b"", b"\x1f\x8b1"])  # fmt: skip

@@ -232,6 +232,40 @@ def test_servers_share_what_workers_send(tmp_path: Path) -> None:
     assert [step["up_s"], step["down_s"]] == pytest.approx([seconds] * 2, rel=0.06)
 
 
+def test_mean_rates_are_of_a_whole_stretched_trace(tmp_path: Path) -> None:
+    """A tenth of it is at 10 Mbit/s: the first minute."""
+    path, end = tmp_path / "stretched.yaml", "{rate: 100 Mbit/s, queue: 50 ms}"
+    (tmp_path / "t.csv").write_text("# duration_s: 60\ntime_s,rate_mbit_s\n0,10\n6,100\n")
+    path.write_text(
+        "name: stretched\nnodes: {server: {role: server}, worker: {role: worker, count: 2}}\n"
+        f"links: {{default: {{up: {end}, down: {end}}}}}\nalgorithms: [none]\n"
+        "events: [{kind: trace, links: [server], file: t.csv, at_end: hold, stretch: 10}]\n"
+    )
+    step = json.loads(output("plan", str(path), "--json"))["dense_step"]
+    seconds = 2 * step["frame_bytes"] * 8 / 91e6
+    assert [step["up_s"], step["down_s"]] == pytest.approx([seconds] * 2, rel=0.06)
+
+
+def test_a_link_that_carries_nothing_at_first_has_no_step_at_mean_rates(tmp_path: Path) -> None:
+    def refused(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    path, end = tmp_path / "dead.yaml", "{rate: 100 Mbit/s, queue: 50 ms}"
+    path.write_text(
+        "name: dead\nnodes: {server: {role: server}, worker: {role: worker, count: 2}}\n"
+        f"links: {{default: {{up: {end}, down: {end}}}}}\nalgorithms: [none]\n"
+        "events: [{kind: outage, links: [server], direction: down, at: 0 s, for: 70 s}]\n"
+        "peer_timeout: 2 min\n"
+    )
+    step = json.loads(output("plan", str(path), "--json"), parse_constant=refused)["dense_step"]
+    assert [step[key] for key in ("up_s", "step_s", "communicating")] == [None] * 3
+    seconds = 2 * step["frame_bytes"] * 8 / 100e6
+    assert step["down_s"] == pytest.approx(seconds, rel=0.06)
+    shown = output("plan", str(path))
+    assert f"{step['frame_bytes']} B a message; no step at mean rates: a link carries" in shown
+    assert "inf ms" not in shown
+
+
 def test_plan_says_how_long_bundles_may_become_where_a_run_would_measure(tmp_path: Path) -> None:
     def told(rate: str) -> tuple[list[int], bool]:
         path = tmp_path / "rates.yaml"

@@ -33,6 +33,17 @@ def test_a_file_reads_back_equal(tmp_path: Path) -> None:
     assert read(tmp_path / "a.jsonl") == TRACE
 
 
+def test_the_last_line_needs_no_newline_and_may_not_be_cut(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    write(TRACE, path)
+    text = path.read_text().removesuffix("\n")
+    path.write_text(text)
+    assert read(path) == TRACE
+    path.write_text(text[:-1])
+    with pytest.raises(InputError, match=r"a\.jsonl:5: not JSON"):
+        read(path)
+
+
 def test_what_it_holds() -> None:
     found = contents(TRACE)
     assert (found["messages"], found["bytes"], found["least_s"]) == (1, 1000, 0.75)
@@ -82,6 +93,11 @@ def test_what_cannot_happen_is_refused(
         (HEAD + '{"node": "a", "op": "compute", "seconds": -1}\n', "2: seconds: .* greater"),
         (HEAD + '{"node": "a", "op": "send", "peer": "b", "bytes": true}\n', "2: bytes: .* integer"),
         (HEAD + '{"node": "a", "op": "compute", "when": 1}\n', "2: when: Extra inputs"),
+        (HEAD + '{"node": "a", "op": "compute", "peer": "x"}\n', "2: peer: a compute has none"),
+        (HEAD + '{"node": "a", "op": "compute", "bytes": 5}\n', "2: bytes: a compute has none"),
+        (HEAD + '{"node": "a", "op": "compute", "tag": 1}\n', "2: tag: a compute has none"),
+        (HEAD + '{"node": "a", "op": "send", "peer": "b", "seconds": 1}\n', "2: seconds: a send has none"),
+        (HEAD + '{"node": "a", "op": "receive", "peer": "b", "seconds": 1}\n', "2: seconds: a receive has none"),
         (HEAD + '{"node": "a", "op": "send", "peer": "b", "bytes": 5}\n', "1 messages with tag 0"),
         (HEAD + "[]\n", "2: a JSON object was expected"),
     ],

@@ -267,6 +267,18 @@ def test_the_command_makes_the_file_that_its_scenario_names(
     assert load(path).profile == read_profile(mine)
 
 
+@pytest.mark.parametrize("more", ["slow: {worker-0: 2}", "paces: {worker-0: 300 ms}"])
+def test_the_command_makes_a_file_that_is_the_pace_of_the_others(tmp_path: Path, more: str) -> None:
+    path = written(tmp_path, f"model: mlp, batch: 4, profile: mine.json, {more}")
+    mine = tmp_path / "mine.json"
+    result = call("profile", str(path), "--passes", "3", "--out", str(mine))
+    assert result.exit_code == 0, result.exception
+    assert load(path).profile == read_profile(mine)
+    without = written(tmp_path, f"model: mlp, batch: 4, profile: measured, {more}")
+    said = str(call("profile", str(without), "--passes", "3", "--out", str(mine)).exception)
+    assert "give the others a time as well" in said
+
+
 def test_the_command_estimates_and_prints_what_it_would_write() -> None:
     result = call(
         "profile", "--model", "resnet18", "--task", "cifar10", "--estimate", "v100", "--json"

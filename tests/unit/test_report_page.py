@@ -19,6 +19,7 @@ from analysis import page_words
 from analysis.load import Run, load, load_groups
 from analysis.page_data import (
     MOST_POINTS,
+    _evaluated,
     rate_changes,
     rate_words,
     section_data,
@@ -277,6 +278,32 @@ def test_an_accuracy_comes_with_what_all_workers_had_carried_by_then(
     ]
     assert known["accuracy"][0] == [0.0, 1.0, 2.0, 3.0]
     assert known["accuracy"][2] == [0.0, 2.5, 23.0, 223.5]
+
+
+def test_bytes_to_resting_and_returning_workers_count_as_well(groups: list[list[Run]]) -> None:
+    """What a worker got as it returned counts from the step whose parameters these were."""
+    run = with_rates(groups[0][0], [100.0] * 3, [0.5] * 3)
+    steps = [{**step, "bytes_up": 10**6, "bytes_down": 0} for step in run.events["step"]]
+    rest = {"step": 1, "node": "worker-2", "bytes_up": 0, "bytes_down": 10**7}
+    away = {"step": 0, "returned": 2, "node": "worker-1", "bytes_up": 10**5, "bytes_down": 10**8}
+    evaluations = [{"step": at, "time_s": at + 1.0, "accuracy": 0.1 * at} for at in (0, 1, 2)]
+    more = {"step": steps, "rest": [rest], "away": [away], "evaluation": evaluations}
+    events = {**run.events, **more}
+    own = Run(run.path, run.manifest, run.summary, events, run.links)
+    (known,) = section_data([own], ())["runs"]
+    assert known["accuracy"][2] == [1.0, 12.0, 113.1]
+
+
+def test_where_few_workers_are_recorded_bytes_are_the_servers(groups: list[list[Run]]) -> None:
+    run = changed(with_rates(groups[0][0], [100.0] * 3, [0.5] * 3), model={"recorded_every": 2})
+    rounds = [
+        {"step": at, "messages": [{"bytes": 10**6}, {"bytes": 10**5}], "bytes_down": 10**7}
+        for at in (1, 0)
+    ]
+    evaluations = [{"step": at, "time_s": at + 1.0, "accuracy": 0.1 * at} for at in (0, 1)]
+    events = {**run.events, "round": rounds, "evaluation": evaluations}
+    sent = _evaluated(Run(run.path, run.manifest, run.summary, events, run.links))[2]
+    assert list(sent) == pytest.approx([11.1, 22.2])
 
 
 def test_the_drawn_step_comes_with_its_time_and_rate(groups: list[list[Run]]) -> None:

@@ -171,6 +171,17 @@ def test_the_hash_does_not_depend_on_where_traces_lie(tmp_path: Path) -> None:
     assert load(tmp_path / "scenario.yaml").hash not in hashes
 
 
+def test_nor_does_it_where_a_column_is_named(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    hashes = []
+    for name, column in (("a.csv", "x"), ("elsewhere/b.csv", "x"), ("a.csv", "y")):
+        (tmp_path / name).write_text("time_s,x_mbit_s,y_mbit_s\n0,10,20\n3,20,10\n")
+        text = TEXT.replace("file: t,", f"file: {name}, column: {column}_mbit_s,")
+        (tmp_path / "scenario.yaml").write_text(text)
+        hashes.append(load(tmp_path / "scenario.yaml").hash)
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
 def test_shipped_scenarios_are_valid(path: Path) -> None:
     loaded = load(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,8 @@ REPLACED = [
     ("queue: 50 ms}", "queue: 50 ms, ecn: true}", "up.ecn: server up: ecn needs a loss"),
     ("queue: 50 ms}", "queue: 50 ms, slot: {shortest: 2 ms, longest: 1 ms}}", "its shortest time, 2 ms, is above its"),
     ("queue: 50 ms}", "queue: 50 ms, slot: {shortest: 2 h}}", "a slot lasts 3600 s at most"),
+    ("queue: 50 ms}", "queue: 50 ms, slot: {longst: 1 ms}}", "up.slot.longst: unknown key 'longst': did you mean 'longest'? Known: shortest,"),
+    ("stop:", "participation: {wrkers: 1}, stop:", "train.participation.wrkers: unknown key 'wrkers': did you mean 'workers'? Known: workers, share"),
     ("queue: 50 ms}", "queue: 50 ms, slot: 5 ms}", "up.slot: keys with values are needed here, not '5 ms'"),
     ("queue: 50 ms}", "queue: 50 ms, overhead: 70 kB}", "70 kB a packet is too much: 65535 B is the most"),
     ("queue: 50 ms}", "queue: 50 ms, seed: -1}", "s.yaml:7: links.default.up.seed: -1 does not work"),
@@ -282,6 +285,17 @@ def test_garbage_in_a_trace_is_told_by_its_own_line(tmp_path: Path) -> None:
     said = complaint(tmp_path, GOOD.replace("good.csv", "bad.csv"))
     assert "s.yaml:11: events[1].file: bad.csv:7: " in said
     assert "is not a number" in said
+
+
+@pytest.mark.parametrize("count", [1004, 2014])
+def test_a_stretch_that_is_advised_is_accepted(tmp_path: Path, count: int) -> None:
+    points = "".join(f"{i / count:.9f},{5 + i % 2}\n" for i in range(count))
+    (tmp_path / "many.csv").write_text(f"# duration_s: 1\ntime_s,rate_mbit_s\n{points}")
+    text = GOOD.replace("good.csv", "many.csv")
+    advised = re.search(r"write a stretch of (\S+) or more", complaint(tmp_path, text))
+    assert advised is not None
+    (tmp_path / "s.yaml").write_text(text.replace("many.csv", f"many.csv, stretch: {advised[1]}"))
+    assert load(tmp_path / "s.yaml").scenario.name == "x"
 
 
 def test_a_link_that_never_comes_back_is_refused(tmp_path: Path) -> None:
