@@ -22,7 +22,10 @@ _PARTS = ("compute", "send", "wait", "receive")
 
 
 def draw(out: Path, name: str, rows: BenchRows) -> list[Path]:
-    """Draw the rows of ``testbed bench`` ``name`` into ``out``: name.png, .pdf and .csv."""
+    """Draw the rows of ``testbed bench`` ``name`` into ``out``: name.png, .pdf and .csv. Nothing of
+    no rows."""
+    if not rows:
+        return []
     figures = {"agreement": _agreement, "scale": _scale, "exchange": _exchange}
     return save(out, name, rows, lambda rows: [dict(row) for row in rows], figures[name])
 

@@ -202,6 +202,7 @@ def verdict(pairs: Sequence[Pair], about: Mapping[str, Any]) -> Suite:
         rows=[pair.row() for pair in pairs],
         checks=list(_checks(judged)),
         about={**about, "runs": len(pairs), "judged": len(judged)},
+        absent=[f"{cell}: {why}" for cell, why in about.get("failed", {}).items()],
     )
 
 
@@ -330,7 +331,8 @@ def run(
 ) -> tuple[Path, Suite]:
     """The directory of the results, and what was found.
 
-    ``again``: the directory of an earlier call, whose measurements are used instead of new ones.
+    ``again``: the directory of an earlier call, whose measurements are used instead of new ones,
+    with its steps and algorithms.
     ``calibrate``: try other constants on one half of the runs, and judge with the best.
     """
     directory = again or measurement(out, "agreement")
@@ -348,6 +350,7 @@ def run(
         else:
             real, about = _read(again / MEASURED)
             steps = int(about["steps"])
+            algorithms = list(dict.fromkeys(name for of in real.values() for name in of))
             paths = write(scenarios, real, steps, algorithms)
         costs = _calibrated(paths, real, directory, processes, say) if calibrate else COSTS
         virtual = simulated(

@@ -84,14 +84,13 @@ def test_measurements_can_be_used_again(tmp_path: Path) -> None:
     told = {
         "steps": 4,
         "verdicts": {},
-        "runs": sim_agreement.to_json({JUDGING: {"none": [0.5, 0.6]}}),
+        "runs": sim_agreement.to_json({JUDGING: {"topk-0.1": [0.5, 0.6]}}),
     }
     (tmp_path / MEASURED).write_text(json.dumps(told))
-    directory, suite = run(
-        [], tmp_path, lambda _: None, steps=9, algorithms=["none"], again=tmp_path
-    )
+    directory, suite = run([], tmp_path, lambda _: None, steps=9, again=tmp_path)
     (row,) = suite.rows
     assert directory == tmp_path and (tmp_path / RESULT).exists()
+    assert row["algorithm"] == "topk-0.1", "what was measured is simulated"
     assert row["measured_s"] == pytest.approx(0.55) and 0.15 < row["simulated_s"] < 2.0
 
 

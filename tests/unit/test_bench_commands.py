@@ -169,6 +169,14 @@ def test_agreement_judges_measurements_again(tmp_path: Path) -> None:
     assert (tmp_path / "agreement.png").stat().st_size > 500
 
 
+def test_agreement_without_a_measurement_names_what_failed(tmp_path: Path) -> None:
+    kept = {"steps": 3, "verdicts": {}, "failed": {"cross-4-50": "no iperf3"}, "runs": []}
+    (tmp_path / MEASURED).write_text(json.dumps(kept))
+    found = told("agreement", "--again", tmp_path)
+    assert (found["rows"], found["absent"]) == ([], ["cross-4-50: no iperf3"])
+    assert not list(tmp_path.glob("*.png"))
+
+
 @pytest.mark.nightly
 def test_control_answers_for_one_waveform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(response_run, "FIXED", {"topk-0.01": 0.01, "topk-0.3": 0.3})
