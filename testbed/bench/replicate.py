@@ -92,8 +92,8 @@ class PagePart:
 
     def runs(self, names: Sequence[str], seeds: Sequence[int]) -> Iterator[tuple[str, int]]:
         """Algorithm and seed of every run."""
-        for place, name in enumerate(names):
-            turn = place // len(self.algorithms) if self.settings else None
+        for name in names:
+            turn = int(name.rpartition("-")[2]) - 1 if self.settings else None
             for seed in seeds if turn is None else [seeds[turn % len(seeds)]]:
                 yield name, seed
 

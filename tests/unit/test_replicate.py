@@ -199,6 +199,8 @@ def test_a_plan_has_settings_of_the_family_each_with_one_seed(paper: Path, tmp_p
     assert listed == [
         ("dc2-da4-1", 1), ("dc2-da5-1", 1), ("dc2-da4-2", 2), ("dc2-da5-2", 2), ("dc2-da4-3", 1), ("dc2-da5-3", 1),
     ]  # fmt: skip
+    alone = Replication(paper, "small", tmp_path / "out", algorithms=["dc2-da4-2"])
+    assert [(task.algorithm, task.seed) for _, task in alone.tasks()] == [("dc2-da4-2", 2)]
     records = asked.run(lambda _: None).groups["a"]
     largest = [drawn_settings(number)["dc2-da4"]["k_max"] for number in (1, 1, 2, 2, 3, 3)]
     assert [each["mean_k"] for each in records] == pytest.approx(largest)  # all warm-up
