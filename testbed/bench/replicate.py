@@ -213,11 +213,17 @@ class Replication:
         say(f"{len(listed)} runs, {monotonic() - begin:.0f} s")
         return Results(self._groups(listed), measured)
 
+    def left(
+        self, listed: Sequence[tuple[PagePart, ParallelTask]]
+    ) -> list[tuple[PagePart, ParallelTask]]:
+        """The runs that are not finished on this fabric."""
+        known = self._finished()
+        return [(part, task) for part, task in listed if self._key(part, task) not in known]
+
     def _carry_out(
         self, listed: Sequence[tuple[PagePart, ParallelTask]], say: Say, processes: int
     ) -> None:
-        known = self._finished()
-        left = [(part, task) for part, task in listed if self._key(part, task) not in known]
+        left = self.left(listed)
         say(f"{self.folder.name}: {len(listed)} runs, of which {len(left)} are left")
         if not left:
             return
@@ -261,7 +267,8 @@ class Replication:
         carry_out(experiment, self._fabric, self.directory, quiet=True, order=order, over=over)
 
     def _key(self, part: PagePart, task: ParallelTask) -> str:
-        return f"{part.name} {task.algorithm} {task.seed} {_hash(task.source)}"
+        run = f"{part.name} {task.algorithm} {task.seed} {_hash(task.source)}"
+        return run if self._fabric == VIRTUAL else f"{run} {self._fabric}"
 
     def _finished(self) -> dict[str, dict[str, Any]]:
         path = self.directory / _FINISHED

@@ -292,6 +292,8 @@ def test_runs_of_a_plan_go_on_where_they_were(paper: Path, tmp_path: Path) -> No
     again = Replication(paper, "small", tmp_path / "out").run(said.append)
     assert said[0] == "tiny: 5 runs, of which 0 are left"
     assert again == results
+    on_links = Replication(paper, "small", tmp_path / "out", fabric="netns")
+    assert len(on_links.left(list(on_links.tasks()))) == 5, "these were in virtual time"
 
 
 def test_first_steps_do_not_count_where_a_part_says_so(paper: Path, tmp_path: Path) -> None:
