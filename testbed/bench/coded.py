@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from testbed.bench.results import Say, Suite, measurement, write_json, write_scenario
+from testbed.bench.results import Say, Suite, locate_files, measurement, write_json, write_scenario
 from testbed.errors import ExperimentError
 from testbed.fidelity.summary import first_reached
 from testbed.records.manifest import machine_facts
@@ -86,14 +86,14 @@ class Variant:
 
     def of(self, base: Mapping[str, Any]) -> dict[str, Any]:
         """The scenario ``base`` (as it was read) with these changes."""
-        train = dict(base["train"])
+        train = dict(base.get("train", {}))
         stop = {"steps": self.steps, "accuracy": self.accuracy}
         train["stop"] = {key: value for key, value in stop.items() if value is not None}
         train["evaluate_every"] = self.every or self.steps or train["evaluate_every"]
         if self.pace_s is not None:
             train["pace"] = f"{1e6 * self.pace_s:.0f} us"
         if self.rate is not None:
-            train["optimizer"] = {**train["optimizer"], "lr": self.rate}
+            train["optimizer"] = {**train.get("optimizer", {}), "lr": self.rate}
         name = f"{base['name']}-{self.name}".replace(".", "-")[:_NAME].rstrip("-")
         return {**base, "name": name, "train": train, "algorithms": list(self.algorithms)}
 
@@ -160,6 +160,7 @@ class CodedBench:
         self._plan, self._say, self._processes = plan, say, processes
         load(source)  # complains where something is wrong
         self._base: Mapping[str, Any] = parse(source.read_text("utf-8"), str(source)).data
+        locate_files(self._base, source.parent)
         self.directory = measurement(out, "coded")
         self.known: dict[str, Any] = {"plan": asdict(plan), "machine": machine_facts()}
 

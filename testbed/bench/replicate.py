@@ -33,7 +33,7 @@ from analysis.papers import (
     condensed,
     decline,
 )
-from testbed.bench.results import Say, write_json, write_scenario
+from testbed.bench.results import Say, locate_files, write_json, write_scenario
 from testbed.control.base import Observation, controllers
 from testbed.control.delay_aware import drawn_settings
 from testbed.errors import InputError
@@ -190,9 +190,7 @@ class Replication:
             for name in above:
                 within = within[name]
             within.pop(last, None)
-        for event in content.get("events", []):
-            if "file" in event:
-                event["file"] = str((source.parent / event["file"]).resolve())
+        locate_files(content, source.parent)
         train = dict(content["train"])
         if self._data is not None:
             train["data"] = str(self._data.resolve())

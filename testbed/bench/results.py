@@ -53,6 +53,20 @@ def write_scenario(folder: Path, name: str, content: Mapping[str, Any]) -> Path:
     return write_atomically(folder / f"{name}.yaml", json.dumps(content, indent=2) + "\n")
 
 
+def locate_files(content: Mapping[str, Any], folder: Path) -> None:
+    """Name the files of a scenario that lies in ``folder`` by whole paths: copies of it lie
+    elsewhere."""
+    train = content.get("train", {})
+    paces = (train.get("pace"), *train.get("paces", {}).values())
+    for entry in (*content.get("events", ()), *paces):
+        if isinstance(entry, dict) and "file" in entry:
+            entry["file"] = str((folder / entry["file"]).resolve())
+    for key in ("data", "recorded", "profile"):
+        path = train.get(key)
+        if path and (key != "profile" or "/" in path or path.endswith(".json")):
+            train[key] = str((folder / path).resolve())
+
+
 def star(name: str, workers: int, train: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     """Return a scenario of one server and some workers that train with seed 1; ``more``: its other
     keys."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from testbed.bench.coded import Variant, pace_s, rows
+from testbed.bench.results import locate_files
 
 BASE: dict[str, Any] = {
     "name": "paper",
@@ -30,6 +32,35 @@ def test_a_variant_changes_what_it_says_and_nothing_else() -> None:
     assert made["algorithms"] == ["asgd"] and made["name"] == "paper-c5-asgd"
     assert BASE["train"]["pace"] == "50 ms" and BASE["train"]["optimizer"]["lr"] == 0.1
     assert Variant("x", ("ssgd",)).of(BASE)["train"]["evaluate_every"] == 30
+
+
+def test_a_scenario_may_leave_its_training_to_the_defaults() -> None:
+    variant = Variant("x", ("ssgd",), steps=3, rate=0.05)
+    for base in ({"name": "paper", "train": {"batch": 8}}, {"name": "paper"}):
+        assert variant.of(base)["train"]["optimizer"] == {"lr": 0.05}
+
+
+def test_copies_of_a_scenario_name_its_files(tmp_path: Path) -> None:
+    content: dict[str, Any] = {
+        "events": [{"kind": "trace", "file": "../walk.csv"}, {"kind": "flap"}],
+        "train": {
+            "pace": "50 ms",
+            "paces": {"slow": {"name": "file", "file": "times.csv"}},
+            "profile": "v100-resnet18",
+            "data": "/data",
+        },
+    }
+    locate_files(content, tmp_path / "folder")
+    assert content["events"] == [
+        {"kind": "trace", "file": str(tmp_path / "walk.csv")},
+        {"kind": "flap"},
+    ]
+    train = content["train"]
+    assert train["paces"]["slow"]["file"] == str(tmp_path / "folder" / "times.csv")
+    assert (train["pace"], train["profile"], train["data"]) == ("50 ms", "v100-resnet18", "/data")
+    train["profile"] = "times.json"
+    locate_files(content, tmp_path / "folder")
+    assert train["profile"] == str(tmp_path / "folder" / "times.json")
 
 
 def test_savings_are_of_the_time_to_the_accuracy() -> None:

@@ -42,6 +42,7 @@ train:
 algorithms: [ssgd]
 congestion: cubic
 """
+OPTIMIZER = "  optimizer: {name: sgd, lr: 0.1}\n"
 
 
 def call(*arguments: object) -> Result:
@@ -146,7 +147,9 @@ def test_coded_learns_then_measures_then_models(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("in_this_process")
 def test_coded_says_which_accuracy_nothing_reached(tmp_path: Path) -> None:
     source = tmp_path / "peers.yaml"
-    source.write_text(PEERS)
+    (tmp_path / "walk.csv").write_text("time_s,rate_mbit_s\n0,40\n30,30\n")
+    trace = "{kind: trace, links: [server], file: walk.csv, at_end: hold}"
+    source.write_text(f"{PEERS.replace(OPTIMIZER, '')}events: [{trace}]\n")
     result = call(
         "coded", source, "--fabric", "sim", "--accuracy", 1.0, "--most", 5, "--rate", 0.1,
         "--out", tmp_path, "--quiet",
