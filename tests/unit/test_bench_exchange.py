@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,6 +24,7 @@ from testbed.bench.exchange.cases import (
     gradient,
     row,
 )
+from testbed.bench.exchange.run import ExchangePlan, run
 from testbed.errors import InputError
 from testbed.links.agent.protocol import dump, read
 from testbed.scenario.link_state import FRAME_BYTES, SEGMENT_BYTES
@@ -61,6 +64,15 @@ def test_bytes_that_went_elsewhere_are_missed() -> None:
     honest = {0: (20_500, 20_400), 1: (10_300, 10_200), 2: (10_300, 10_100)}
     assert bypass(cell, 10, honest) == pytest.approx(1.01)
     assert bypass(cell, 10, {**honest, 1: (10_300, 400)}) == pytest.approx(0.04)
+
+
+def test_exchanges_in_which_a_node_would_be_idle_are_left_out(tmp_path: Path) -> None:
+    plan = ExchangePlan(["ring", "peers", "ps-loop", "replicated-r2"], [SLOW], [1], [4000], 30.0)
+    for nodes, kept in ((1, ["ps-loop"]), (2, ["ring", "peers", "ps-loop"])):
+        assert [cell.exchange for cell in plan.cells(SLOW, nodes, 4000)] == kept
+    _, result = run(replace(plan, exchanges=["ring", "peers"]), tmp_path, lambda _: None)
+    (absent,) = result.absent
+    assert absent.startswith("peers, ring with 1 nodes") and "it needs more nodes" in absent
 
 
 def test_a_row_is_made_of_medians() -> None:

@@ -251,6 +251,12 @@ class ExchangeCell:
         return float(sent)
 
     @property
+    def is_whole(self) -> bool:
+        """Return whether every node receives and sends something: a single peer does not."""
+        least = (min(self.entry.carried(own, self.nodes, self.bytes)) for own in self.numbers)
+        return min(least) > 0
+
+    @property
     def numbers(self) -> range:
         """Return the numbers of all nodes that take part."""
         return range(0 if self.entry.served else 1, self.nodes + 1)

@@ -179,9 +179,17 @@ class ExchangePlan:
     quick: bool = False
 
     def cells(self, link: BenchLink, nodes: int, size: int) -> list[ExchangeCell]:
-        """Those that differ in the exchange only, without those that take too long."""
+        """Those that differ in the exchange only, without those that are left out."""
         cells = [ExchangeCell(exchange, nodes, size, link) for exchange in self.exchanges]
-        return [cell for cell in cells if (cell.least_s or 0.0) <= self.longest_s]
+        return [cell for cell in cells if self.left_out(cell) is None]
+
+    def left_out(self, cell: ExchangeCell) -> str | None:
+        """Return why a cell is not measured; None: it is."""
+        if not cell.is_whole:
+            return "it needs more nodes, one would receive or send nothing"
+        if (cell.least_s or 0.0) > self.longest_s:
+            return f"a round takes longer than {self.longest_s:g} s"
+        return None
 
 
 @dataclass
@@ -228,13 +236,14 @@ def _rows(
 ) -> Iterator[list[dict[str, Any]]]:
     """The rows of one lab, a size after the other."""
     groups = {size: plan.cells(link, nodes, size) for size in plan.bytes}
-    for size, cells in groups.items():
-        if missing := set(plan.exchanges) - {cell.exchange for cell in cells}:
-            names = ", ".join(sorted(missing))
-            absent.append(
-                f"{names} with {nodes} nodes, {size} B, {link.name}: a round takes longer than "
-                f"{plan.longest_s:g} s"
-            )
+    for size in groups:
+        missing: dict[str, list[str]] = {}
+        for name in sorted(set(plan.exchanges)):
+            if reason := plan.left_out(ExchangeCell(name, nodes, size, link)):
+                missing.setdefault(reason, []).append(name)
+        for reason, names in missing.items():
+            listed = ", ".join(names)
+            absent.append(f"{listed} with {nodes} nodes, {size} B, {link.name}: {reason}")
     if not any(groups.values()):
         return
     residents = list(everybody(nodes).values())
