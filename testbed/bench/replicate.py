@@ -221,6 +221,7 @@ class Replication:
     def _carry_out(
         self, listed: Sequence[tuple[PagePart, ParallelTask]], say: Say, processes: int
     ) -> None:
+        _end_with_a_line(self.directory / _FINISHED)
         left = self.left(listed)
         say(f"{self.folder.name}: {len(listed)} runs, of which {len(left)} are left")
         if not left:
@@ -292,6 +293,13 @@ class Replication:
                 write_json(path, {"rows": MEASURES[part.measure](part, self.folder, say)})
             results[part.name] = list(read_json(path)["rows"])
         return results
+
+
+def _end_with_a_line(path: Path) -> None:
+    """Take away a last line that a kill has cut off."""
+    if path.exists():
+        with path.open("r+b") as file:
+            file.truncate(file.read().rfind(b"\n") + 1)
 
 
 @cache

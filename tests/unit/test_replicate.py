@@ -294,6 +294,13 @@ def test_runs_of_a_plan_go_on_where_they_were(paper: Path, tmp_path: Path) -> No
     assert again == results
     on_links = Replication(paper, "small", tmp_path / "out", fabric="netns")
     assert len(on_links.left(list(on_links.tasks()))) == 5, "these were in virtual time"
+    finished = tmp_path / "out" / "finished.jsonl"
+    *whole, last = finished.read_text().splitlines(keepends=True)
+    finished.write_text("".join(whole) + last[:10])  # as a kill leaves it
+    said.clear()
+    records = Replication(paper, "small", tmp_path / "out").run(said.append).groups["a"]
+    assert said[0] == "tiny: 5 runs, of which 1 are left"
+    assert [(r["algorithm"], r["seed"]) for r in records] == [each[1:] for each in listed]
 
 
 def test_first_steps_do_not_count_where_a_part_says_so(paper: Path, tmp_path: Path) -> None:
