@@ -225,7 +225,7 @@ def _chosen(runs: Runs) -> Iterator[Claim]:
 
 def _observations(runs: Runs) -> Iterator[Claim]:
     for name, paper in zip(_FIXED, ("very high", "above 99 %", "100 %", "high"), strict=True):
-        above_ = tuple(each - HIGH for each in _trained(runs, name))
+        above_ = tuple(each - HIGH for each in _trained(runs, name).values())
         text = f"observation 1: {name} reaches a training accuracy of 99 % (distance to it)"
         yield Claim(text, paper, above_, percent)
     for mine, theirs, paper in (
@@ -235,8 +235,8 @@ def _observations(runs: Runs) -> Iterator[Claim]:
         gained = tuple(runs.differences(mine, theirs, "accuracy"))
         text = f"observation 2: {mine} is more accurate than {theirs}"
         yield Claim(text, paper, gained, percent)
-    trained = zip(_trained(runs, "topk-0.001"), _trained(runs, "none"), strict=True)
-    least = tuple(own - other for own, other in trained)
+    own, other = (_trained(runs, name) for name in ("topk-0.001", "none"))
+    least = tuple(own[seed] - other[seed] for seed in own if seed in other)
     text = "observation 3: topk-0.001 has none's accuracy on the training set"
     yield keeps(text, "high", least)
     lost = tuple(runs.differences("none", "topk-0.001", "accuracy"))
@@ -349,9 +349,9 @@ def _robust(holding: int, count: int) -> str:
     return "**reversed**" if holding <= (1 - ROBUST) * count else "**hangs on constants**"
 
 
-def _trained(runs: Runs, name: str) -> list[float]:
+def _trained(runs: Runs, name: str) -> dict[int, float]:
     """Training accuracy of the last tenth of the steps, by seed."""
-    return [fmean(record["train"][-_LAST:]) for record in runs.of(name)]
+    return {int(each["seed"]): fmean(each["train"][-_LAST:]) for each in runs.of(name)}
 
 
 def _speedup(results: Results, model: str, name: str) -> float:
@@ -398,7 +398,7 @@ def _algorithms(runs: Runs) -> str:
                 written(interval([each["time_s"] for each in own]), "{:.2f}"),
                 "1" if name == "none" else written(speed, "{:.2f}"),
                 written(interval([each["accuracy"] for each in own]), "{:.2%}"),
-                written(interval(_trained(runs, name)), "{:.2%}"),
+                written(interval([*_trained(runs, name).values()]), "{:.2%}"),
                 f"{fmean(each['mean_k'] for each in own):.4f}",
                 f"{sent[0]:.1f} / {sent[1]:.1f}",
             ]

@@ -289,8 +289,9 @@ def modelled(base_s: float, pace_s: float, redundancy: int) -> float:
 
 def _apart(results: Results, name: str) -> Iterator[float]:
     runs = results.runs("dnn-n4-same")
-    for own, other in zip(runs.of(name), runs.of("none"), strict=True):
-        for (_, _, a), (_, _, b) in zip(own["evaluations"], other["evaluations"], strict=True):
+    others = {each["seed"]: each["evaluations"] for each in runs.of("none")}
+    for own in (each for each in runs.of(name) if each["seed"] in others):
+        for (_, _, a), (_, _, b) in zip(own["evaluations"], others[own["seed"]], strict=True):
             yield a - b
 
 

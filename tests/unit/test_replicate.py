@@ -159,6 +159,25 @@ def test_a_page_has_its_claims_tables_and_marks(plan: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
+    ("name", "group", "algorithm"),
+    [
+        ("adatopk", "dynamic", "none"),
+        ("cssgd", "dnn-n4-same", "none"),
+        ("algc", "residuals", "algc"),
+    ],
+)
+def test_a_page_pairs_runs_by_seed_where_one_is_invalid(
+    name: str, group: str, algorithm: str, tmp_path: Path
+) -> None:
+    results = all_made_up(Replication(FOLDER / name, "small", tmp_path))
+    runs = [{**run, "seed": run["seed"] + n} for run in results.groups[group] for n in (0, 10)]
+    lost = next(run for run in runs if run["algorithm"] == algorithm)
+    lost["verdict"] = "invalid"
+    made = sections(FOLDER / name, Results({**results.groups, group: runs}, results.measured))
+    assert made["claims"].count("\n| ") > 1
+
+
+@pytest.mark.parametrize(
     "plan", sorted(FOLDER.glob(f"*/{PLAN}")), ids=lambda path: path.parent.name
 )
 def test_a_page_of_the_full_size_has_all_runs(plan: Path, tmp_path: Path) -> None:
