@@ -62,15 +62,19 @@ def trained_in(folder: Path) -> list[Trained]:
 
 
 def report(
-    jobs: Sequence[Trained], ours: str, names: Sequence[str], size_bytes: float
+    jobs: Sequence[Trained],
+    ours: str,
+    names: Sequence[str],
+    size_bytes: float,
+    steps: int | None = None,
 ) -> Iterator[str]:
     """Lines: every hook's step, loss and bytes; then how ``ours`` compares with each other one of
     ``names``.
 
     ``size_bytes``: of all gradients in float32, D; ring all-reduce sends 2(n − 1)/n · D per node
-    and step.
+    and step. ``steps``: of the jobs that count; None: those with most.
     """
-    steps = max(job.steps for job in jobs)
+    steps = steps or max(job.steps for job in jobs)
     jobs = [job for job in jobs if job.steps == steps]
     for name in names:
         mine = [job for job in jobs if job.hook == name]

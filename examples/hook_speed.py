@@ -48,9 +48,9 @@ def known(runs: Path) -> set[tuple[str, int, int]]:
     return {(job.hook, job.seed, job.steps) for job in trained_in(runs)}
 
 
-def tell(title: str, runs: Path, others: Sequence[str]) -> None:
+def tell(title: str, runs: Path, others: Sequence[str], steps: int) -> None:
     size_bytes = sum(4.0 * parameter.numel() for parameter in CharTransformer().parameters())
-    lines = [f"\n{title}", *report(trained_in(runs), OURS, others, size_bytes)]
+    lines = [f"\n{title}", *report(trained_in(runs), OURS, others, size_bytes, steps)]
     print("\n".join(lines), flush=True)
 
 
@@ -76,6 +76,6 @@ if __name__ == "__main__":
         for hook in LEARNT:
             train("four_fast", hook, seed, given.learnt, given)
     train("four_fast", OURS, 1, given.timed, given)
-    tell("100 Mbit/s", folder("four", given), TIMED)
-    tell("1 Gbit/s", folder("four_fast", given), LEARNT)
+    tell("100 Mbit/s", folder("four", given), TIMED, given.timed)
+    tell("1 Gbit/s", folder("four_fast", given), LEARNT, given.learnt)
     draw(folder("four", given), given.out)

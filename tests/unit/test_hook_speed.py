@@ -97,6 +97,8 @@ def test_the_report_pairs_by_seed_and_takes_the_longest_runs(tmp_path: Path) -> 
     assert none.startswith("none: 3 seeds, 10 steps of 0.8 [") and "1.0000–1.0000 of" in none
     assert "2 seeds" in ours and "loss 2.2 [2.2, 2.2]" in ours and "0.0200–0.0200 of" in ours
     assert "99" not in ours and "invalid" not in ours
+    (short,) = report(jobs, "ours", ["ours"], size, steps=5)
+    assert short.startswith("ours: 1 seeds, 5 steps of 99 s")
     # four times as fast with each seed, though the means of all are of other seeds
     assert against == (
         "ours against none: 4 [4, 4] times as fast per step, 1.1 [1.1, 1.1] of its loss, 2 pairs"
@@ -114,6 +116,7 @@ def recorded(tmp_path: Path) -> Path:
     for hook in example["LEARNT"]:
         job(fast, hook, 1, steps=6)
     job(fast, example["OURS"], 1)
+    job(fast, example["OURS"], 1, steps=9)  # as of an earlier call, with more steps
     return tmp_path
 
 
@@ -127,6 +130,7 @@ def test_the_example_does_nothing_again_reports_and_draws(recorded: Path) -> Non
     slow, fast = done.stdout.split("\n1 Gbit/s\n")
     assert slow.lstrip().startswith("100 Mbit/s\nnone: 1 seeds, 4 steps of ")
     assert slow.count("times as fast per step") == 2 and fast.count("of its loss, 1 pairs") == 1
+    assert fast.startswith("none: 1 seeds, 6 steps of ")
     assert list(recorded.glob("**/*.png")), "figures of the runs"
 
 
