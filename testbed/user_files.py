@@ -70,9 +70,10 @@ def text_of(path: Path, most_bytes: int, hint: str | None = None) -> str:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
+        bad = error.object  # without the mark that the text may begin with
+        line = bad.count(b"\n", 0, error.start) + 1
         raise InputError(
-            f"this is not UTF-8 text: byte 0x{data[error.start]:02x}",
+            f"this is not UTF-8 text: byte 0x{bad[error.start]:02x}",
             where=f"{path}:{line}",
             hint=hint,
         ) from None

@@ -161,7 +161,7 @@ def named(command: Iterable[str], directory: Path) -> list[Shown]:
             continue
         if account() is not None:
             shown = _without_links(temporary, path)
-        elif not path.exists():
+        elif not _reachable(path):
             shown = None
         else:
             whole = path.is_dir() or path.parent == temporary

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import errno
 import gc
 import importlib
 import json
@@ -153,11 +154,11 @@ class Forking:
                 request["view"] = [Shown(*each) for each in request["view"]]
                 request["account"] = account_for(request["view"])
             reading, writing = os.pipe()
-            try:
-                pid = self._fork(request, output, writing)
-            finally:
-                os.close(writing)
             with os.fdopen(reading, "rb") as said:
+                try:
+                    pid = self._fork(request, output, writing)
+                finally:
+                    os.close(writing)
                 failure = said.read()
         except MachineError as error:
             return _why(error)
@@ -181,7 +182,10 @@ class Forking:
         """
         room = request.get("room")
         if room is not None:  # in there, processes out here have no numbers
-            request["room"] = next(fd for fd, pid in self._children.items() if pid == room)
+            opened = {pid: descriptor for descriptor, pid in self._children.items()}
+            if room not in opened:
+                raise OSError(errno.ESRCH, "its node has ended")
+            request["room"] = opened[room]
         reading, writing = os.pipe()
         between = os.fork()
         if between == 0:
@@ -219,9 +223,7 @@ def _begin(start: _Start, answer: int) -> NoReturn:
             unshare(NEW_PROCESSES)
         if (pid := os.fork()) == 0:
             os.close(answer)
-            select.select([own], [], [])  # from then on the forking process is the parent
-            os.close(own)
-            _live(start)
+            _live(start, own)
         os.write(answer, str(pid).encode())
     except OSError as error:
         os.write(answer, (error.strerror or str(error)).encode())
@@ -229,8 +231,8 @@ def _begin(start: _Start, answer: int) -> NoReturn:
         os._exit(0)
 
 
-def _live(start: _Start) -> NoReturn:
-    """The fork, until it ends."""
+def _live(start: _Start, between: int) -> NoReturn:
+    """The fork, until it ends. ``between``: a descriptor of the process that has begun it."""
     status, begun = 1, False
 
     def begin() -> None:
@@ -241,7 +243,8 @@ def _live(start: _Start) -> NoReturn:
         begun = True
 
     try:
-        for descriptor in start.unneeded:
+        _has_ended(between)  # from then on the forking process is the parent
+        for descriptor in (between, *start.unneeded):
             os.close(descriptor)
         os.setsid()
         os.dup2(start.output, 1)
@@ -273,8 +276,19 @@ def _why(error: BaseException) -> dict[str, Any]:
 def die_with_descriptor(parent: int) -> None:
     """Be killed when the parent, known by a descriptor only, dies."""
     prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
-    if select.select([parent], [], [], 0)[0]:
+    if _has_ended(parent, 0):
         os._exit(1)
+
+
+def _has_ended(process: int, most_ms: int | None = None) -> bool:
+    """Wait for the end of a process, known by a descriptor, for ``most_ms`` at most. Return whether
+    it has come.
+
+    There may be thousands of descriptors: select(2) takes none from 1024 on.
+    """
+    waiting = select.poll()
+    waiting.register(process, select.POLLIN)
+    return bool(waiting.poll(most_ms))
 
 
 def _isolate(request: Request) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from hashlib import blake2s
@@ -275,18 +276,23 @@ class NetnsFabric(JournaledFabric):
         self._note(process.pid)
 
     def destroy(self) -> None:
-        """End every process and remove everything, without the agent if that is dead."""
-        self._end_processes()
-        if hasattr(self, "agent"):
-            with suppress(ExperimentError):
-                self.agent.tear_down()
-            self.agent.close()
-        if self._forker is not None:
-            self._forker.close()
-        self._logs.close()
-        self._starter.shutdown()
-        if self.journal is not None:
-            sweep(self.journal)
+        """End every process and remove everything, without the agent if that is dead: each in turn,
+        whatever another raises."""
+        with ExitStack() as stack:  # from its end
+            if self.journal is not None:
+                stack.callback(sweep, self.journal)
+            stack.callback(self._starter.shutdown)
+            stack.callback(self._logs.close)
+            if self._forker is not None:
+                stack.callback(self._forker.close)
+            if hasattr(self, "agent"):
+                stack.callback(self.agent.close)
+                stack.callback(self._tear_down)
+            self._end_processes()
+
+    def _tear_down(self) -> None:
+        with suppress(ExperimentError):
+            self.agent.tear_down()
 
     def _reserve(self, specs: list[NodeSpec]) -> TopologyPlan:
         """Plan, and write down all names before anything is made; one run at a time does so."""
@@ -381,7 +387,8 @@ class NetnsFabric(JournaledFabric):
 
     def _end_processes(self) -> None:
         """All are killed first, so that they end side by side. Of what was launched, only what
-        others should have ended is left."""
+        others should have ended is left. Who takes long to die is left to ``sweep``, and so is a
+        group that stays, which it names."""
         for name in self._wired:
             if not self.context.runs_our_process(self._specs[name]):
                 self.signal(name, signal.SIGKILL)
@@ -389,10 +396,12 @@ class NetnsFabric(JournaledFabric):
         for name in running:
             self._signal(name, signal.SIGKILL)
         for process in running.values():
-            process.wait(_END_S)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_END_S)
         for group in self._groups.values():
             if group is not None:
-                group.remove()
+                with suppress(MachineError):
+                    group.remove()
 
 
 @contextmanager

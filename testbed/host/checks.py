@@ -415,9 +415,10 @@ def free_subnets(
 
 
 def routed(table: Path = _ROUTES) -> list[IPv4Network]:
-    """The networks that this host has routes to; the default route is none."""
+    """The networks that this host has routes to; the default route is none, nor is a half of all
+    addresses, as VPNs have one beside the other in its stead."""
     lines = table.read_text().splitlines()[1:]
-    return [network for line in lines if (network := parse_route(line)).prefixlen > 0]
+    return [network for line in lines if (network := parse_route(line)).prefixlen > 1]
 
 
 def parse_route(line: str) -> IPv4Network:

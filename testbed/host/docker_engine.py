@@ -15,6 +15,7 @@ import re
 import shlex
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -174,9 +175,15 @@ def _end(pid: int, start: str) -> None:
 
 
 def _read(state: Path) -> dict[str, Any] | None:
-    """Return the engine's noted state; None if there is none of this boot of the machine."""
+    """Return the engine's noted state; None if there is none of this boot of the machine. Raises
+    MachineError where it is root's, and this user is not."""
     try:
         noted: dict[str, Any] = json.loads(state.read_text())
+    except PermissionError:
+        raise MachineError(
+            "the Docker engine was started by root",
+            fix=f"Stop it with `sudo {sys.executable} -P -m testbed setup stop`",
+        ) from None
     except (OSError, ValueError):
         return None
     return noted if noted.get("boot") == start_of_boot() else None

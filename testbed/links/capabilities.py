@@ -182,5 +182,6 @@ def kernel_package(known: Mapping[str, str], release: str) -> str:
     if any(name in names for name in ("fedora", "rhel", "centos")):
         return f"Install it with 'dnf install kernel-modules-extra-{release}'."
     if "debian" in names:
-        return "Install Debian's own kernel with 'apt-get install linux-image-amd64' and boot it."
+        own = {"x86_64": "amd64", "aarch64": "arm64"}.get(machine := platform.machine(), machine)
+        return f"Install Debian's own kernel with 'apt-get install linux-image-{own}' and boot it."
     return "Boot your distribution's standard kernel, with all its network modules."

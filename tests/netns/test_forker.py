@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -108,6 +109,57 @@ def test_a_folder_that_its_owner_replaces_is_not_shown(
     )
     assert job.stdout is not None and job.stdout.read() == f"{NODE_USER}\n".encode()
     job.stdout.close()
+
+
+def run(forker: Forker, room: Forked, *words: str) -> Forked:
+    """A command that prints nothing."""
+    started = forker.command(room, words, {"PATH": "/usr/bin:/bin"}, Path("/"))
+    assert started.stdout is not None
+    started.stdout.close()
+    return started
+
+
+def test_a_command_whose_node_has_just_ended_is_refused_and_others_are_started(
+    forker: Forker, netns: str
+) -> None:
+    setting = ForkSetting("worker-0", netns, programs({}), "")
+    ended, other = forker.room(setting), forker.room(setting)
+    os.kill(ended.pid, signal.SIGKILL)
+    assert ended.wait(SHORT_S) == -signal.SIGKILL
+    with pytest.raises(ExperimentError, match="its node has ended"):
+        run(forker, ended, "true")
+    assert run(forker, other, "sh", "-c", "exit 7").wait(SHORT_S) == 7
+
+
+MANY = 1100
+OPENING = f"""
+import os, resource
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+for _ in range({MANY}):
+    os.open(os.devnull, os.O_RDONLY)
+"""
+
+
+def test_processes_are_started_whose_descriptors_select_would_not_take(
+    netns: str, tmp_path: Path
+) -> None:
+    """As where there are a thousand nodes: here the forking process opens as many files first."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if hard != resource.RLIM_INFINITY and hard < 2 * MANY:
+        pytest.skip(f"this machine allows {hard} open files")
+    (tmp_path / "sitecustomize.py").write_text(OPENING)
+    variables = environment()
+    variables.pop("NARROWS_OPEN_FILES", None)  # a limit that others would go back to
+    variables["PYTHONPATH"] = f"{tmp_path}{os.pathsep}{variables['PYTHONPATH']}"
+    made = Forker(variables, "testbed")
+    try:
+        room = made.room(ForkSetting("worker-0", netns, programs({}), ""))
+        assert len(list(Path(f"/proc/{made.pid}/fd").iterdir())) > MANY
+        assert run(made, room, "sh", "-c", "exit 7").wait(SHORT_S) == 7
+        assert room.poll() is None
+    finally:
+        made.close()
 
 
 @pytest.mark.parametrize("how", ["closed", "killed"])

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import socket
 import subprocess
 import sys
+import threading
 import time
 import tracemalloc
 from collections.abc import Iterator
@@ -21,7 +23,7 @@ from hypothesis import strategies as st
 from testbed.errors import ExperimentError, NarrowsError, WireError
 from testbed.links.agent import client
 from testbed.links.agent import server as agent_module
-from testbed.links.agent.client import AgentClient
+from testbed.links.agent.client import AgentClient, AgentGone, ConnectedAgent
 from testbed.links.agent.protocol import (
     InterfaceSeen,
     LinkSettings,
@@ -150,6 +152,25 @@ def test_what_is_no_answer_is_not_waited_for(said: Path, line: bytes) -> None:
         agent.watched()
     agent.close()
     assert not agent.alive() and time.monotonic() - began_s < SOON_S
+
+
+def test_a_connection_that_is_reset_is_the_agents_end() -> None:
+    """Another host's agent dies with a request that it has not read whole."""
+    here, there = socket.socketpair()
+
+    def die() -> None:
+        there.recv(1)
+        there.close()
+
+    dying = threading.Thread(target=die)
+    dying.start()
+    agent = AgentClient(process=ConnectedAgent(here))
+    try:
+        with pytest.raises(AgentGone):
+            agent.watched()
+    finally:
+        agent.close()
+        dying.join()
 
 
 def test_a_line_without_end_is_cut_off() -> None:

@@ -164,7 +164,9 @@ def test_routes_are_read(tmp_path: Path) -> None:
     line = "docker0\t000011AC\t00000000\t0001\t0\t0\t0\t0000FFFF\t0\t0\t0"
     assert parse_route(line) == IPv4Network("172.17.0.0/16")
     default = "eth0\t00000000\t0100000A\t0003\t0\t0\t0\t00000000\t0\t0\t0"
-    rows = ["Iface\tDestination", line.replace("000011AC", "000010AC"), default, line]
+    halves = [f"tun0\t{first}\t0100080A\t0003\t0\t0\t0\t00000080\t0\t0\t0" for first in ("00000000", "00000080")]  # fmt: skip
+    assert [str(parse_route(half)) for half in halves] == ["0.0.0.0/1", "128.0.0.0/1"]
+    rows = ["Iface\tDestination", line.replace("000011AC", "000010AC"), default, *halves, line]
     (tmp_path / "route").write_text("\n".join(rows) + "\n")
     networks = [IPv4Network("172.16.0.0/16"), IPv4Network("172.17.0.0/16")]
     assert routed(tmp_path / "route") == networks, "all of them, and the default route is none"

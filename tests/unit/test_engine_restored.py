@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
+from testbed.errors import MachineError
+from testbed.fabric.file_view import NODE_USER
 from testbed.host import docker_engine as engine
 from testbed.host.docker_engine import EngineHost
 
@@ -31,6 +34,20 @@ def test_what_somebody_else_has_changed_since_is_left(
     assert [path.name for path in tmp_path.iterdir()] == ["changed"]
     assert commands == [["iptables", "-P", "FORWARD", "ACCEPT"]]
     assert len(done) == 2
+
+
+def test_who_is_not_root_does_not_stop_roots_engine(tmp_path: Path) -> None:
+    state, own = tmp_path / "state.json", os.geteuid()
+    engine._save(state, {})
+    state.chmod(0)
+    if own == 0:
+        os.seteuid(NODE_USER)
+    try:
+        with pytest.raises(MachineError, match=r"started by root.*sudo .* setup stop"):
+            engine.stop(state=state)
+    finally:
+        os.seteuid(own)
+    assert engine.stop(state=tmp_path / "none.json") == []
 
 
 def test_what_the_host_was_like_before_the_first_of_several_engines_is_kept(tmp_path: Path) -> None:

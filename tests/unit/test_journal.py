@@ -20,6 +20,7 @@ from command_here import carried_out_in
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from testbed import cgroups
 from testbed.errors import InputError, MachineError
 from testbed.fabric.base import RunContext, new_id
 from testbed.fabric.cleanup import (
@@ -67,11 +68,10 @@ def test_entries_are_on_disk_at_once() -> None:
     assert journals() == []
 
 
-@pytest.mark.parametrize("fails", ["agent", "first", "logs", "none"])
-def test_a_fabric_removes_all_whatever_fails(tmp_path: Path, fails: str) -> None:
-    made = tmp_path / "made"
-    made.mkdir()
-    done: list[tuple[str, bool]] = []
+def recorder(
+    done: list[tuple[str, bool]], made: Path, fails: str
+) -> Callable[[str], Callable[[], None]]:
+    """Parts that note in ``done`` that they are called, and whether ``made`` is there then; one fails."""
 
     def part(name: str) -> Callable[[], None]:
         def act() -> None:
@@ -81,6 +81,15 @@ def test_a_fabric_removes_all_whatever_fails(tmp_path: Path, fails: str) -> None
 
         return act
 
+    return part
+
+
+@pytest.mark.parametrize("fails", ["agent", "first", "logs", "none"])
+def test_a_fabric_removes_all_whatever_fails(tmp_path: Path, fails: str) -> None:
+    made = tmp_path / "made"
+    made.mkdir()
+    done: list[tuple[str, bool]] = []
+    part = recorder(done, made, fails)
     register()
     fabric = JournaledFabric()
     fabric.remove(part("last"))
@@ -93,6 +102,59 @@ def test_a_fabric_removes_all_whatever_fails(tmp_path: Path, fails: str) -> None
         fabric.remove(part("last"), part("first"))
     before = [(name, True) for name in ("agent", "first", "logs")]
     assert done[1:] == [*before, ("last", False)] and journals() == []
+
+
+PARTS = ("tear_down", "agent", "forker", "logs", "starter")
+"""Parts of a run in namespaces, in the order in which they are closed."""
+
+
+def half_dead(part: Callable[[str], Callable[[], None]]) -> Any:
+    """A run in namespaces whose only process does not end in time."""
+
+    def wait(timeout_s: float) -> int:
+        raise subprocess.TimeoutExpired("a node", timeout_s)
+
+    register()
+    fabric: Any = object.__new__(NetnsFabric)
+    fabric.journal = Journal.open("abc")
+    fabric._wired, fabric._groups = {}, {}
+    no_group = 2**31 - 1  # more than Linux ever gives
+    fabric._processes = {"w-0": SimpleNamespace(pid=no_group, poll=lambda: None, wait=wait)}
+    fabric.agent = SimpleNamespace(tear_down=part("tear_down"), close=part("agent"))
+    fabric._forker = SimpleNamespace(close=part("forker"))
+    fabric._logs = SimpleNamespace(close=part("logs"))
+    fabric._starter = SimpleNamespace(shutdown=part("starter"))
+    return fabric
+
+
+@pytest.mark.parametrize("fails", [*PARTS, "none"])
+def test_a_run_in_namespaces_is_removed_whole_whatever_fails(tmp_path: Path, fails: str) -> None:
+    made = tmp_path / "made"
+    made.mkdir()
+    done: list[tuple[str, bool]] = []
+    fabric = half_dead(recorder(done, made, fails))
+    fabric.journal.add("folder", path=str(made))
+    with pytest.raises(OSError, match=fails) if fails != "none" else nullcontext():
+        fabric.destroy()
+    assert done == [(name, True) for name in PARTS]
+    assert not made.exists() and journals() == []
+
+
+def test_a_control_group_that_stays_is_named_when_all_else_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cgroups, "_END_S", 0.0)
+    group = tmp_path / "narrows-abc" / "w-0"
+    group.mkdir(parents=True)
+    (group / "cgroup.procs").touch()  # here a file, so that the folder cannot be removed
+    done: list[tuple[str, bool]] = []
+    fabric = half_dead(recorder(done, group, "none"))
+    fabric._groups["w-0"] = cgroups.ControlGroup((group,))
+    fabric.journal.add(cgroups.KIND, path=str(group))
+    with pytest.raises(MachineError, match="of run 'abc' not removed: cgroup"):
+        fabric.destroy()
+    assert done == [(name, True) for name in PARTS]
+    assert [journal.run for journal in journals()] == ["abc"]
 
 
 def test_a_run_cannot_be_there_twice() -> None:

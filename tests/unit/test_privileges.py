@@ -154,6 +154,15 @@ def test_files_that_a_command_names_in_tmp_are_shown_as_they_are_now(
         assert named(command, Path("/")) == [own, expected]
 
 
+@pytest.mark.parametrize("whose", [None, Account(NODE_USER, NODE_USER)])
+def test_a_script_among_the_arguments_is_no_name_of_a_file(
+    whose: Account | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two slashes it may be longer than any name."""
+    monkeypatch.setattr(file_view, "account", lambda: whose)
+    assert named(["x" * 300, f"x/{'x' * 300}/x"], Path("/tmp")) == []
+
+
 def test_a_kernel_that_cannot_make_all_below_a_folder_read_only_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -286,9 +286,10 @@ class AgentClient:
         assert self._process.stdout is not None
         wrong: ExperimentError | None = None
         try:
-            for line in lines_of(self._process.stdout):
-                self._heard = time.monotonic()
-                self._take(json.loads(line))
+            with suppress(OSError):  # the connection was reset: its end, too
+                for line in lines_of(self._process.stdout):
+                    self._heard = time.monotonic()
+                    self._take(json.loads(line))
         except _NO_ANSWER as error:
             wrong = ExperimentError(f"the links agent said what is no answer: {error!r:.200}")
             self._process.terminate()  # nobody hears it any more: it undoes what it made
