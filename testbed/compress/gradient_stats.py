@@ -177,7 +177,7 @@ def _energies(p: Tensor) -> Tensor:
 
 
 def stride(size: int) -> int:
-    """The least s that leaves at most ``CURVE_SAMPLE`` of ``size`` elements, coprime to ``size``."""
+    """The least s that leaves at most ``CURVE_SAMPLE`` of ``size`` elements, coprime to it."""
     step = max(1, ceil(size / CURVE_SAMPLE))
     while gcd(step, size) > 1:
         step += 1

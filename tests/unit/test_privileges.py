@@ -168,7 +168,7 @@ def test_a_kernel_that_cannot_make_all_below_a_folder_read_only_is_named(
 ) -> None:
     """Asked for a call that no kernel has, as Linux before 5.12 has none with the true number."""
     monkeypatch.setattr(file_view, "_SET_ATTRIBUTES", 4095)
-    with pytest.raises(MachineError, match="need Linux 5.12 or newer") as error:
+    with pytest.raises(MachineError, match=r"need Linux 5\.12 or newer") as error:
         file_view._set_attributes(-100, b"/", 0)
     assert "docker" in error.value.fix
 
