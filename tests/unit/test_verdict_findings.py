@@ -80,7 +80,7 @@ def test_every_measure_of_links_is_named_where_nothing_reported_them() -> None:
 def test_the_worst_place_is_the_one_furthest_beyond_its_own_limit() -> None:
     """2.5 ms too long where 3 ms are allowed, and 2 ms where 1 ms is."""
     paths = [PathSeen("a", "s", 0.1025, 0.1, 0.1), PathSeen("b", "s", 0.002, 0.0, 0.0)]
-    assert [each.limit for each in of("min_rtt", paths=paths)] == pytest.approx([3.0, 1.0])
+    assert [each.limit for each in of("min_rtt", paths=paths)] == pytest.approx([3e-3, 1e-3])
     own = judge(Evidence(paths=paths)).measures["min_rtt"]
     assert (own["state"], own["place"]) == ("degraded", "b to s")
 
