@@ -12,6 +12,8 @@ import pytest
 from command_rig import SCENARIO
 
 from testbed import ASIDE
+from testbed.bench.links.unprivileged import replay
+from testbed.errors import ExperimentError
 from testbed.process import environment, guard, is_trusted, module_command
 
 FULL = "testbed: nothing more can be written: No space left on device. What was recorded before is kept\n"
@@ -207,3 +209,13 @@ def test_a_folder_of_programs_is_roots_with_all_above_it_and_what_a_link_led_to(
         os.environ.pop(f"{ASIDE}PATH", None)
     assert not is_trusted(str(tmp_path / "alice/bin")), "she can have it lead elsewhere"
     assert os.environ["PATH"] == "/usr/bin"
+
+
+def test_what_lies_in_a_users_folder_is_not_imported_by_a_replay_in_it(tmp_path: Path) -> None:
+    """``bench link`` replays as root in a folder that belongs to a user."""
+    sign = tmp_path / "sign"
+    for name in ("json", "subprocess", "testbed"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(sign)!r}, 'w').close()\n")
+    with pytest.raises(ExperimentError, match=r"none\.yaml"):
+        replay(None, tmp_path, "none.yaml", 1.0)
+    assert not sign.exists()

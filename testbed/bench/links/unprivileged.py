@@ -28,7 +28,7 @@ _NAME = "nobody"
 _PATIENCE_S = 300.0
 _CAN_RUN = (
     "import subprocess, sys; "
-    "subprocess.run([sys.executable, '-c', 'import testbed, torch'], check=True)"
+    "subprocess.run([sys.executable, '-P', '-c', 'import testbed, torch'], check=True)"
 )
 
 
@@ -55,7 +55,7 @@ def user() -> User:
     gid = by_sudo("SUDO_GID") or entry.pw_gid
     for python in _interpreters():
         tried = subprocess.run(
-            [*_become(uid, gid), python, "-c", _CAN_RUN],
+            [*_become(uid, gid), python, "-P", "-c", _CAN_RUN],
             env=_environment(Path(tempfile.gettempdir())),
             capture_output=True,
             check=False,
@@ -88,6 +88,7 @@ def replay(whose: User | None, where: Path, scenario: str, seconds: float) -> di
     """Return what ``testbed replay --json`` says as that user, or as root. Raises
     ExperimentError."""
     arguments = [
+        "-P",  # the folder is the user's, and root would import what lies in it
         "-m",
         "testbed",
         "replay",
