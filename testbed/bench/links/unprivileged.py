@@ -21,7 +21,7 @@ from typing import Any
 from testbed.bench.links.training import scenario, written
 from testbed.bench.results import ResultCheck, Setup, Suite, at_most, link, median
 from testbed.errors import ExperimentError, MachineError
-from testbed.process import environment
+from testbed.process import environment, module_command
 from testbed.runner.exec.launch_spec import by_sudo
 
 _NAME = "nobody"
@@ -87,19 +87,11 @@ def folder_of_user(whose: User, content: Path) -> Iterator[Path]:
 def replay(whose: User | None, where: Path, scenario: str, seconds: float) -> dict[str, Any]:
     """Return what ``testbed replay --json`` says as that user, or as root. Raises
     ExperimentError."""
-    arguments = [
-        "-P",  # the folder is the user's, and root would import what lies in it
-        "-m",
-        "testbed",
-        "replay",
-        scenario,
-        "--json",
-        "--seconds",
-        f"{seconds:g}",
-        "--quiet",
-    ]
-    arguments += ["--out", "user" if whose else "root"]
-    command = [sys.executable, *arguments] if whose is None else whose.command(*arguments)
+    interpreter, *arguments = module_command(
+        *("testbed", "replay", scenario, "--json", "--seconds", f"{seconds:g}", "--quiet"),
+        *("--out", "user" if whose else "root"),
+    )
+    command = [interpreter, *arguments] if whose is None else whose.command(*arguments)
     done = subprocess.run(
         command,
         cwd=where,
