@@ -239,15 +239,37 @@ def test_overhead_takes_its_part_of_a_links_rate() -> None:
     assert ended == pytest.approx([5.0, 7.5], rel=1e-3)
 
 
-def test_samples_are_of_what_happened_since_the_one_before() -> None:
-    rig = Rig(shape(1000, queue=200))
-    end, records = LinkDirection("server", "down"), list[dict[str, Any]]()
+def sampled(rig: Rig, end: LinkDirection, packets_s: float) -> list[dict[str, Any]]:
+    """The samples of ``end``, of which so many full packets a second are requested, as the rig runs."""
+    records: list[dict[str, Any]] = []
     network: Any = SimpleNamespace(links=rig.links, clock=rig.clock, flows=rig.flows, t0_s=0.0)
     timeline: Any = SimpleNamespace(
-        bits=lambda _, from_s, to_s: 1000 * PACKET_BITS * (to_s - from_s)
+        bits=lambda _, from_s, to_s: packets_s * PACKET_BITS * (to_s - from_s)
     )
     sampler = SimSampler(network, timeline, [end], records.extend)
     rig.clock.at(0.0, sampler.start)
+    return records
+
+
+def test_samples_count_the_overhead_of_packets_as_delivered() -> None:
+    """As real links' counters do: 757 B for each frame of 1514 B, and none from the first second on."""
+    rate_bits = round(1500 * PACKET_BITS)
+    rig = Rig(LinkState(rate_bits, LONG * 1514, overhead_bytes=757))
+    records = sampled(rig, LinkDirection("server", "down"), 1500)
+    rig.send("a", 4000)
+    rig.change(1.0, LinkState(rate_bits, LONG * 1514))
+    rig.run(2.05)
+    assert len(records) == 20
+    for record in records:
+        assert record["delivered_bits"] == pytest.approx(record["asked_bits"], rel=1e-3)
+        packets = 100 if record["to_s"] < 1.05 else 150
+        assert record["packets"] == pytest.approx(packets, abs=1)
+
+
+def test_samples_are_of_what_happened_since_the_one_before() -> None:
+    rig = Rig(shape(1000, queue=200))
+    end = LinkDirection("server", "down")
+    records = sampled(rig, end, 1000)
     rig.send("a", 3000)
     rig.send("b", 3000)
     rig.change(3.0, shape(1000, queue=200, loss=0.05))

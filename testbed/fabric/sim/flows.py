@@ -137,7 +137,7 @@ class Flows:
             flow.done(flow)
 
     def advance(self) -> None:
-        """Let what is under way go on until now; ``links.delivered_bits`` says how far that is."""
+        """Let what is under way go on until now; ``links.carried_bits`` says how far that is."""
         n, passed_s = self.count, self._clock.now - self._then_s
         if passed_s <= 0:
             return
@@ -148,9 +148,11 @@ class Flows:
         # what ends between two points of the grid has sent no more than it had
         sent = np.minimum(self._rate[:n] * passed_s, self._left[:n])
         self._left[:n] -= sent
-        forward, count = self._forward[:n], len(self.links.delivered_bits)
-        per_link = sent.repeat(forward.shape[1])
-        self.links.delivered_bits += np.bincount(forward.ravel(), per_link, count)
+        forward, links = self._forward[:n], self.links
+        per_hop = sent.repeat(forward.shape[1])
+        carried = np.bincount(forward.ravel(), per_hop, len(links.carried_bits))
+        links.carried_bits += carried
+        links.delivered_bits += carried * links.charge
 
     def _take_out(self) -> list[SimFlow]:
         """Those that have sent everything."""

@@ -109,8 +109,9 @@ class LinkArrays:
     """Link directions by number; the last number is a link that is no link: free, and never full.
 
     ``capacity`` bit/s of full frames, ``queue_bits``, ``delay_s``: as asked now. ``asked_bits``:
-    the rate as the scenario writes it. ``delivered_bits``, ``drops`` (packets): since t0. ``own``:
-    uplinks in their sender's stack, which sees how full they are; not so those of ``elsewhere``.
+    the rate as the scenario writes it. ``carried_bits`` (of frames), ``delivered_bits`` (the
+    overhead of each packet counted), ``drops`` (packets): since t0. ``own``: uplinks in their
+    sender's stack, which sees how full they are; not so those of ``elsewhere``.
     """
 
     def __init__(
@@ -136,6 +137,9 @@ class LinkArrays:
         self.own: NDArray[np.bool_] = np.array(
             [*(end.direction == "up" and end.link not in others for end in self.ends), False]
         )
+        self.charge: Floats = np.ones(count)
+        """Bits that are charged for each bit of a full frame."""
+        self.carried_bits: Floats = np.zeros(count)
         self.delivered_bits: Floats = np.zeros(count)
         self.queued_bits: Floats = np.zeros(count)
         self.largest_bits: Floats = np.zeros(count)
@@ -156,6 +160,7 @@ class LinkArrays:
         number, impairments = self.number[end], shape.impairments
         self.asked_bits[number] = shape.rate_bits
         self.capacity[number] = shape.rate_bits * FRAME_BYTES / (FRAME_BYTES + shape.overhead_bytes)
+        self.charge[number] = (FRAME_BYTES + shape.overhead_bytes) / FRAME_BYTES
         self.finite[number] = self.capacity[number]
         self.queue_bits[number] = 8.0 * shape.queue_bytes
         self.delay_s[number] = impairments.delay_ns / 1e9

@@ -201,6 +201,17 @@ _LEAST_S = 1e-9
 """A timeline has whole nanoseconds: of less than one it asks for nothing."""
 
 
+class _Mark(NamedTuple):
+    """A direction's counters at one instant, in seconds after t0, bits and packets."""
+
+    now_s: float
+    carried_bits: float
+    delivered_bits: float
+    drops: int
+    waits: bool
+    """Something is queued."""
+
+
 class SimSampler:
     """Writes a sample of every direction in ``often`` every 100 ms, of others at the end."""
 
@@ -215,7 +226,7 @@ class SimSampler:
         self._often = list(often)
         sampled = set(self._often)
         self._rest = [end for end in network.links.ends if end not in sampled]
-        self._before: dict[LinkDirection, tuple[float, float, int, bool]] = {}
+        self._before: dict[LinkDirection, _Mark] = {}
 
     def start(self) -> None:
         """This instant is t0."""
@@ -258,28 +269,29 @@ class SimSampler:
     def _sample(self, end: LinkDirection) -> LinkSample:
         links = self._network.links
         number = links.number[end]
-        from_s, carried, drops, waited = self._before[end]
+        before = self._before[end]
         largest = float(links.largest_bits[number])
-        to_s, carried_now, drops_now, waits = self._mark(end)
+        now = self._mark(end)
         return LinkSample(
             link=end.link,
             direction=end.direction,
-            from_s=from_s,
-            to_s=to_s,
-            asked_bits=self._timeline.bits(end, from_s, to_s),
-            delivered_bits=round(carried_now - carried),
-            packets=round((carried_now - carried) / (8 * FRAME_BYTES)),
+            from_s=before.now_s,
+            to_s=now.now_s,
+            asked_bits=self._timeline.bits(end, before.now_s, now.now_s),
+            delivered_bits=round(now.delivered_bits - before.delivered_bits),
+            packets=round((now.carried_bits - before.carried_bits) / (8 * FRAME_BYTES)),
             backlog_bytes=round(largest / 8),
-            busy=waited and waits,
-            drops=drops_now - drops,
+            busy=before.waits and now.waits,
+            drops=now.drops - before.drops,
         )
 
-    def _mark(self, end: LinkDirection) -> tuple[float, float, int, bool]:
+    def _mark(self, end: LinkDirection) -> _Mark:
         links = self._network.links
         number = links.number[end]
         links.largest_bits[number] = links.queued_bits[number]
-        mark = (
+        mark = _Mark(
             self._network.clock.now - self._network.t0_s,
+            float(links.carried_bits[number]),
             float(links.delivered_bits[number]),
             int(links.drops[number]),
             bool(links.queued_bits[number] > 0),
