@@ -286,6 +286,17 @@ def test_samples_are_of_what_happened_since_the_one_before() -> None:
     } == {(0, 0, 0)}
 
 
+def test_samples_have_no_more_in_a_queue_than_fits() -> None:
+    """Windows are larger than it every now and then, also where one sample ends and the next begins."""
+    rig = Rig(shape(1000, queue=10))
+    records = sampled(rig, LinkDirection("server", "down"), 1000)
+    rig.send("a", 1e9)
+    rig.send("b", 1e9)
+    rig.run(10.0)
+    backlogs = [record["backlog_bytes"] for record in records]
+    assert len(backlogs) > 90 and max(backlogs) == 10 * 1514
+
+
 def test_datagrams_that_found_no_room_are_lost_before_and_after_a_pause() -> None:
     """Half of what is sent for 1 s and, after the sender's pause, for 2 s does not fit."""
     rig, said = Rig(shape(1000, queue=10)), list[dict[str, Any]]()

@@ -288,7 +288,7 @@ class SimSampler:
     def _mark(self, end: LinkDirection) -> _Mark:
         links = self._network.links
         number = links.number[end]
-        links.largest_bits[number] = links.queued_bits[number]
+        links.largest_bits[number] = min(links.queued_bits[number], links.queue_bits[number])
         mark = _Mark(
             self._network.clock.now - self._network.t0_s,
             float(links.carried_bits[number]),
