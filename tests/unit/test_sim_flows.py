@@ -194,7 +194,7 @@ def test_loss_costs_time_and_repeats_with_its_seed() -> None:
         rig = Rig(shape(1000, delay_ns=5_000_000, loss=loss), seed)
         rig.send("a", 4000)
         return rig.run()["a"], int(
-            rig.links.drops[rig.links.number[LinkDirection("server", "down")]]
+            rig.links.lost[rig.links.number[LinkDirection("server", "down")]]
         )
 
     (clean, none), (lossy, lost) = took(0.0), took(0.01)
@@ -272,7 +272,7 @@ def test_samples_are_of_what_happened_since_the_one_before() -> None:
     records = sampled(rig, end, 1000)
     rig.send("a", 3000)
     rig.send("b", 3000)
-    rig.change(3.0, shape(1000, queue=200, loss=0.05))
+    rig.change(3.0, shape(1000, queue=20))
     rig.change(3.5, shape(1000, queue=200))
     ended = max(rig.run(20.0).values())
     drops = [record["drops"] for record in records]
@@ -284,6 +284,17 @@ def test_samples_are_of_what_happened_since_the_one_before() -> None:
     assert {
         (record["drops"], record["backlog_bytes"], record["delivered_bits"]) for record in quiet
     } == {(0, 0, 0)}
+
+
+def test_samples_count_as_drops_only_what_a_full_queue_dropped() -> None:
+    """As on real links, where what the delay line loses is counted apart."""
+    rig, end = Rig(shape(1000, loss=0.02)), LinkDirection("server", "down")
+    records = sampled(rig, end, 1000)
+    rig.send("a", 2000)
+    rig.run(10.0)
+    assert rig.ended["a"] > 2.0 and rig.links.lost[rig.links.number[end]] > 10
+    assert sum(record["delivered_bits"] for record in records) > 2010 * PACKET_BITS
+    assert [record["drops"] for record in records] == [0] * len(records)
 
 
 def test_samples_have_no_more_in_a_queue_than_fits() -> None:

@@ -87,7 +87,7 @@ def test_what_is_lost_is_sent_again_to_those_who_lost_it() -> None:
         send=partial(rig.cast, 0, body=body), one=partial(rig.take, 1), two=partial(rig.take, 2)
     )
     assert found["two"][0].body == body
-    lost = int(rig.net.links.drops[rig.net.links.number[LinkDirection("n2", "down")]])
+    lost = int(rig.net.links.lost[rig.net.links.number[LinkDirection("n2", "down")]])
     assert 3 < lost < 40
     assert rig.carried("n1", "down") == pytest.approx(bits, abs=1)
     for link, direction in (("n0", "up"), ("n2", "down")):
@@ -116,7 +116,7 @@ def test_what_the_senders_link_loses_all_have_lost() -> None:
     }
     rig = Rig(3, others=worse)
     rig.run(send=partial(rig.cast, 0), one=partial(rig.take, 1), two=partial(rig.take, 2))
-    lost = int(rig.net.links.drops[rig.net.links.number[LinkDirection("n0", "up")]])
+    lost = int(rig.net.links.lost[rig.net.links.number[LinkDirection("n0", "up")]])
     assert lost > 0
     for link, direction in (("n0", "up"), ("n1", "down"), ("n2", "down")):
         carried = rig.carried(link, direction)

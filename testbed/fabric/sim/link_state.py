@@ -110,8 +110,9 @@ class LinkArrays:
 
     ``capacity`` bit/s of full frames, ``queue_bits``, ``delay_s``: as asked now. ``asked_bits``:
     the rate as the scenario writes it. ``carried_bits`` (of frames), ``delivered_bits`` (the
-    overhead of each packet counted), ``drops`` (packets): since t0. ``own``: uplinks in their
-    sender's stack, which sees how full they are; not so those of ``elsewhere``.
+    overhead of each packet counted), ``drops`` (packets that found the queue full), ``lost``
+    (packets that were lost behind it): since t0. ``own``: uplinks in their sender's stack, which
+    sees how full they are; not so those of ``elsewhere``.
     """
 
     def __init__(
@@ -146,6 +147,7 @@ class LinkArrays:
         self._wait_s: Floats | None = None
         """How long each queue is; None: not known since something changed."""
         self.drops: Indices = np.zeros(count, np.int64)
+        self.lost: Indices = np.zeros(count, np.int64)
         self.impaired: dict[int, Impairments] = {}
         """Directions that do more to packets than delay them evenly."""
         self.impairments_used: set[Impairments] = set()

@@ -316,7 +316,7 @@ class LinkLosses:
         if impairments is None or packets <= 0 or not (share := mean_loss(impairments)):
             return 0
         lost = self._lost(number, impairments, share, packets)
-        self._links.drops[number] += lost
+        self._links.lost[number] += lost
         return lost
 
     def last_of(self, number: int, lost: int) -> float:
