@@ -308,14 +308,39 @@ def test_samples_have_no_more_in_a_queue_than_fits() -> None:
     assert len(backlogs) > 90 and max(backlogs) == 10 * 1514
 
 
-def test_datagrams_that_found_no_room_are_lost_before_and_after_a_pause() -> None:
-    """Half of what is sent for 1 s and, after the sender's pause, for 2 s does not fit."""
-    rig, said = Rig(shape(1000, queue=10)), list[dict[str, Any]]()
+def datagrams(
+    rig: Rig, packets_s: float, start_s: float, stop_s: float
+) -> tuple[Bursts, list[dict[str, Any]]]:
+    """UDP from a to the server, as fast as so many full packets a second, and what is said of it."""
+    said: list[dict[str, Any]] = []
     network: Any = SimpleNamespace(links=rig.links, clock=rig.clock, flows=rig.flows, t0_s=0.0)
-    rate = round(2000 * PACKET_BITS)
-    flow = Flow("noise", "a", "server", "udp", rate, None, 1, start_s=1.0, stop_s=5.0)
+    rate = round(packets_s * PACKET_BITS)
+    flow = Flow("noise", "a", "server", "udp", rate, None, 1, start_s=start_s, stop_s=stop_s)
     bursts = Bursts(network, flow, said.append)
     rig.clock.at(0.0, bursts.start)
+    return bursts, said
+
+
+def test_datagrams_are_lost_as_their_links_are_at_the_time() -> None:
+    """A fifth on the first link; of the others a tenth on the second, until it loses nothing any more."""
+    rig = Rig(shape(1000, loss=0.1), a_up=shape(FAST, loss=0.2))
+    _, said = datagrams(rig, 500, 0.0, 10.0)
+    rig.change(5.0, shape(1000))
+    rig.run(11.0)
+    sent, received = said
+    assert sent["packets"] == round(10 * 500 * 1514 / 1442)
+    assert sent["packets"] == received["packets"] + received["lost"]
+    expected = (0.2 + 0.8 * 0.1 / 2) * sent["packets"]
+    assert received["lost"] == int(rig.links.lost.sum()) == pytest.approx(expected, abs=150)
+    assert received["bytes"] == pytest.approx(1400 * received["packets"], abs=1400)
+    assert sent["bytes"] == pytest.approx(1400 * sent["packets"], abs=1400)
+
+
+def test_datagrams_that_found_no_room_are_lost_before_and_after_a_pause() -> None:
+    """Half of what is sent for 1 s and, after the sender's pause, for 2 s does not fit."""
+    rig = Rig(shape(1000, queue=10))
+    bursts, said = datagrams(rig, 2000, 1.0, 5.0)
+    rate = round(2000 * PACKET_BITS)
     rig.clock.at(2.0, bursts.leave, "a")
     rig.clock.at(3.0, bursts.join, "a")
     rig.run(8.0)

@@ -8,7 +8,7 @@ at once are shared out once.
 
 from __future__ import annotations
 
-from math import ceil, inf
+from math import ceil, inf, isfinite
 from typing import Any
 
 import numpy as np
@@ -60,6 +60,8 @@ class Flows:
         self._new: list[SimFlow] = []
         self._multicasts = False
         """True once anything was multicast."""
+        self._datagrams = False
+        """True once anything was sent at a rate of its own."""
         self._make_rows(64, HOPS)
         self._then_s, self._due, self._planned = 0.0, False, 0
 
@@ -71,6 +73,7 @@ class Flows:
         if flow.legs:
             self._multicasts = True
             self._widen(len(flow.route.forward))
+        self._datagrams |= isfinite(flow.limit_bits)
         self._new.append(flow)
         self._touch()
 
@@ -82,6 +85,8 @@ class Flows:
             return 0.0
         row = self._flows.index(flow)
         sent = flow.bits - float(self._left[row])
+        if isfinite(flow.limit_bits):
+            self.losses.of_datagrams(flow, sent)
         self._left[row] = 0.0
         self._touch()
         return sent
@@ -89,8 +94,11 @@ class Flows:
     def change(self, end: LinkDirection, shape: LinkState) -> None:
         """A link direction is now as ``shape`` says."""
         self.advance()
-        was = bool(self.links.dropping[self.links.number[end]])
-        number = self.links.set(end, shape)
+        number = self.links.number[end]
+        was = bool(self.links.dropping[number])
+        if self._datagrams:
+            self._lose_datagrams(number)
+        self.links.set(end, shape)
         if was and not self.links.dropping[number]:
             self.losses.resume(self._crossing(number), self._clock.now)
         elif not was and self.links.dropping[number]:
@@ -110,6 +118,14 @@ class Flows:
     def _crossing(self, number: int) -> list[SimFlow]:
         rows = np.flatnonzero((self._forward[: self.count] == number).any(1))
         return [self._flows[row] for row in rows]
+
+    def _lose_datagrams(self, number: int) -> None:
+        """Draw what was lost until now of datagrams over a link direction, before it changes."""
+        n = self.count
+        crossing = (self._forward[:n] == number).any(1) & np.isfinite(self._fixed[:n])
+        for row in np.flatnonzero(crossing).tolist():
+            flow = self._flows[row]
+            self.losses.of_datagrams(flow, flow.bits - float(self._left[row]))
 
     def _touch(self) -> None:
         """Share out anew once everything that happens at this instant is known."""

@@ -157,8 +157,8 @@ class LinkArrays:
         for end, shape in initial.items():
             self.set(end, shape)
 
-    def set(self, end: LinkDirection, shape: LinkState) -> int:
-        """From now on ``end`` is as ``shape`` says; returns its number."""
+    def set(self, end: LinkDirection, shape: LinkState) -> None:
+        """From now on ``end`` is as ``shape`` says."""
         number, impairments = self.number[end], shape.impairments
         self.asked_bits[number] = shape.rate_bits
         self.capacity[number] = shape.rate_bits * FRAME_BYTES / (FRAME_BYTES + shape.overhead_bytes)
@@ -173,7 +173,6 @@ class LinkArrays:
             self.impairments_used.add(impairments)
         else:
             self.impaired.pop(number, None)
-        return number
 
     def route(self, source: str, sink: str) -> Route:
         """The route from node ``source`` to node ``sink``."""

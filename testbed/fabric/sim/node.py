@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar
 from testbed.errors import MachineError
 from testbed.fabric.sim.clock import Activity, Countdown, VirtualQueue
 from testbed.fabric.sim.endpoint import VirtualEndpoint
+from testbed.fabric.sim.link_state import PACKET_BITS
 from testbed.fabric.sim.network import VirtualNetwork
 from testbed.fabric.sim.tcp_model import SimFlow, WindowMemory
 from testbed.node import CollectiveGroup
@@ -172,7 +173,7 @@ class Bursts:
         clock, t0_s = self._network.clock, self._network.t0_s
 
         def begin() -> None:
-            self._burst, self._sent_bits, self._asked_bits = burst, 0.0, 0.0
+            self._burst, self._sent_bits, self._asked_bits, self._lost = burst, 0.0, 0.0, 0
             self._send()
 
         def end() -> None:
@@ -197,12 +198,14 @@ class Bursts:
                     lambda _: None,
                     None if udp else WindowMemory(),
                     (flow.rate_bits or 0) / flow.streams if udp else inf,
+                    packet_bits=_DATAGRAM_BITS if udp else PACKET_BITS,
                 )
             )
             self._network.flows.begin(self._sending[-1])
 
     def _stop(self) -> None:
         self._sent_bits += sum(self._network.flows.end(flow) for flow in self._sending)
+        self._lost += sum(flow.lost for flow in self._sending)
         if self._sending:
             passed_s = self._network.clock.now - self._began_s
             self._asked_bits += (self.flow.rate_bits or 0) * passed_s
@@ -217,13 +220,16 @@ class Bursts:
         moved = round(self._sent_bits * (_UDP_PAYLOAD if udp else _TCP_PAYLOAD) / 8)
         packets = round(self._sent_bits / _DATAGRAM_BITS) if udp else 0
         missing_bits = max(0.0, self._asked_bits - self._sent_bits) if udp else 0.0
-        lost = round(missing_bits / _DATAGRAM_BITS)
-        sent = {"bytes": moved + lost * _DATAGRAM_PAYLOAD, "packets": packets + lost}
+        refused, lost = round(missing_bits / _DATAGRAM_BITS), self._lost
+        sent = {"bytes": moved + refused * _DATAGRAM_PAYLOAD, "packets": packets + refused}
         self._say({"kind": "sent", **about, "start_s": burst.start_s, "stop_s": stop_s, **sent})
-        received = {"bytes": moved, "packets": packets, "lost": lost}
+        arrived = {"bytes": moved - lost * _DATAGRAM_PAYLOAD, "packets": packets - lost}
+        received = {**arrived, "lost": refused + lost}
         self._say({"kind": "received", **about, **received, "complete": True})
 
     _sent_bits = _asked_bits = 0.0
+    _lost = 0
+    """Datagrams of the burst that links have lost at random."""
 
 
 def bursts(

@@ -251,6 +251,12 @@ class SimFlow:
     """Delay that retransmissions at its very end cost."""
     legs: Sequence[SimFlow] = ()
     """Flows to each member, where it is multicast. Its own route is all their links, each once."""
+    packet_bits: float = PACKET_BITS
+    """Bits of one of its packets on the wire."""
+    drawn_bits: float = 0.0
+    """Sent bits of datagrams of which it has been drawn what links lose of them."""
+    lost: int = 0
+    """Datagrams that links have lost; nobody sends them again."""
 
 
 def hop_arrays(flows: Sequence[SimFlow], hops: int, free: int) -> tuple[Indices, Indices]:
@@ -309,6 +315,19 @@ class LinkLosses:
         if self._drawn(flow, min(_TAIL, last)):
             return _PROBED
         return _REPAIRED if self._drawn(flow, last - _TAIL) else 0
+
+    def of_datagrams(self, flow: SimFlow, sent_bits: float) -> None:
+        """Draw what links, as they are now, lose of what ``flow`` has sent since this was last
+        called.
+
+        ``sent_bits``: of all that it has sent. What one link loses the next does not lose again.
+        """
+        packets = int((sent_bits - flow.drawn_bits) / flow.packet_bits)
+        flow.drawn_bits += packets * flow.packet_bits
+        for number in flow.route.forward:
+            lost = self.on_link(number, packets)
+            flow.lost += lost
+            packets -= lost
 
     def on_link(self, number: int, packets: int) -> int:
         """How many of ``packets`` a direction loses; it counts them."""
