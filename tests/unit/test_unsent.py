@@ -45,10 +45,15 @@ def test_sockets_are_told(kind: type[Either]) -> None:
             assert (option == 30_000) is expected
 
 
-def _times(unsent: int | None, *bodies: bytes) -> tuple[list[float], list[float]]:
-    """When each of several messages is handed over, and when it has arrived, at 1 Mbit/s."""
+NARROW, FAR = LinkModel(RATE, RATE), LinkModel(1e9, 1e9, 0.05)
+
+
+def _times(
+    unsent: int | None, *bodies: bytes, link: LinkModel = NARROW
+) -> tuple[list[float], list[float]]:
+    """When each of several messages is handed over, and when it has arrived; ``link``: the sender's."""
     clock = VirtualClock()
-    net = network(clock, {"a": LinkModel(RATE, RATE), "b": LinkModel(1e9, 1e9)})
+    net = network(clock, {"a": link, "b": LinkModel(1e9, 1e9)})
     ends = [VirtualEndpoint(net, 0, "a", unsent), VirtualEndpoint(net, 1, "b")]
 
     def send() -> list[float]:
@@ -86,6 +91,15 @@ def test_messages_arrive_no_later_than_without() -> None:
     _, held = _times(ROOM, LONG, SHORT, LONG)
     _, free = _times(None, LONG, SHORT, LONG)
     assert held == pytest.approx(free, rel=0.01)
+
+
+def test_congestion_windows_bind_what_is_handed_over_in_pieces() -> None:
+    """10, 20 and 40 segments in round trips of 100 ms, and then the rest: it is one message."""
+    sent_s, held = _times(ROOM, LONG, link=FAR)
+    _, free = _times(None, LONG, link=FAR)
+    assert held == pytest.approx(free, rel=1e-3)
+    assert held == pytest.approx([0.35], rel=0.01)
+    assert sent_s == pytest.approx([0.3], rel=0.01)
 
 
 def test_nobody_turns_a_loop_that_has_ended() -> None:

@@ -29,7 +29,7 @@ _PIECES = 2
 
 @dataclass(slots=True)
 class _Outgoing:
-    """A message whose last ``to_go`` bytes have not left; ``first_s``: its first packet arrives."""
+    """A message, of which ``to_go`` bytes have not left, as far as is known."""
 
     message: Message
     size: int
@@ -37,7 +37,6 @@ class _Outgoing:
     sent_s: float
     position: int
     to_go: int
-    first_s: float | None = None
 
 
 class Connection:
@@ -113,25 +112,33 @@ class Connection:
         self._network.clock.at(arrived_s, self._sink.take, message, size, sent_s, first_s)
 
     def _begin(self) -> None:
-        to_go = self._waiting[0].to_go
-        self._piece = to_go
+        flow = SimFlow(
+            self.route, 8.0 * wire_bytes(self._waiting[0].size), self._left, self._memory
+        )
         if self._room is not None:
-            segments = max(1, self._room // _PIECES // SEGMENT_BYTES)
-            self._piece = min(to_go, segments * SEGMENT_BYTES)
-        bits = 8.0 * wire_bytes(self._piece)
-        self._network.flows.begin(SimFlow(self.route, bits, self._left, self._memory))
+            flow.marked, flow.mark_bits = self._piece_left, self._next_piece()
+        self._network.flows.begin(flow)
+
+    def _next_piece(self) -> float:
+        """Return the bits of the first message that are left once its next piece is gone."""
+        room, to_go = self._room or 0, self._waiting[0].to_go
+        self._piece = min(to_go, max(1, room // _PIECES // SEGMENT_BYTES) * SEGMENT_BYTES)
+        return 8.0 * wire_bytes(to_go - self._piece)
+
+    def _piece_left(self) -> float:
+        """A piece is gone, and the message goes on: its window is that of all its pieces."""
+        self._waiting[0].to_go -= self._piece
+        self._unsent -= self._piece
+        self._release()
+        return self._next_piece()
 
     def _left(self, flow: SimFlow) -> None:
         first_s, arrived_s = self._network.passage(flow)
-        out = self._waiting[0]
-        out.first_s = first_s if out.first_s is None else out.first_s
-        out.to_go -= self._piece
-        self._unsent -= self._piece
-        if not out.to_go:
-            self._waiting.popleft()
-            self.arrive(out.position, out.message, out.size, out.sent_s, out.first_s, arrived_s)
-            if out.left is not None:
-                out.left()
+        out = self._waiting.popleft()
+        self._unsent -= out.to_go
+        self.arrive(out.position, out.message, out.size, out.sent_s, first_s, arrived_s)
+        if out.left is not None:
+            out.left()
         if self._waiting:
             self._begin()
         self._release()

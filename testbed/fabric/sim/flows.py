@@ -62,6 +62,8 @@ class Flows:
         """True once anything was multicast."""
         self._datagrams = False
         """True once anything was sent at a rate of its own."""
+        self._marks = False
+        """True once any flow had a mark."""
         self._make_rows(64, HOPS)
         self._then_s, self._due, self._planned = 0.0, False, 0
 
@@ -74,6 +76,7 @@ class Flows:
             self._multicasts = True
             self._widen(len(flow.route.forward))
         self._datagrams |= isfinite(flow.limit_bits)
+        self._marks |= flow.marked is not None
         self._new.append(flow)
         self._touch()
 
@@ -146,6 +149,8 @@ class Flows:
             self._share()
             if self._overflow():
                 self._share()
+            if self._marks:
+                self._call_marked()
         else:
             self.links.queue(np.zeros(len(self.links.queued_bits)))
         self._plan()
@@ -189,6 +194,17 @@ class Flows:
         self._flows = [self._flows[row] for row in kept.tolist()]
         return ended
 
+    def _call_marked(self) -> None:
+        """Tell those of which no more is left than they have marked."""
+        n = self.count
+        reached = (self._mark[:n] > 0) & (self._left[:n] <= self._mark[:n] + _EMPTY_BITS)
+        for row in reached.nonzero()[0].tolist():
+            marked, mark_bits = self._flows[row].marked, float(self._mark[row])
+            left = float(self._left[row]) - _EMPTY_BITS
+            while marked is not None and mark_bits > 0 and left <= mark_bits:
+                mark_bits = marked()
+            self._mark[row] = mark_bits
+
     def _take_in(self) -> None:
         """Those that have begun at this instant."""
         if not self._new:
@@ -201,6 +217,7 @@ class Flows:
         self._forward[rows], self._backward[rows] = forward, backward
         self._left[rows] = [flow.bits for flow in new]
         self._fixed[rows] = [flow.limit_bits for flow in new]
+        self._mark[rows] = [flow.mark_bits for flow in new]
         self._rate[rows], self._tightest[rows], self._last[rows] = 0.0, -1, True
         least_s = ROUND_TRIP_S + links.delay_s[forward].sum(1) + links.delay_s[backward].sum(1)
         memories = [flow.memory or WindowMemory() for flow in new]
@@ -290,7 +307,8 @@ class Flows:
         return total
 
     def _plan(self) -> None:
-        """Come back when the first flow has been sent, or the first round trip is over."""
+        """Come back when the first flow has been sent, as far as it is marked or all of it, or the
+        first round trip is over."""
         n, number = self.count, self._planned + 1
         self._planned = number
         if not n:
@@ -298,7 +316,8 @@ class Flows:
         rate, round_s = self._rate[:n], self._windows.round_s[:n]
         moving, never = rate > 0, np.full(n, inf)
         rounds = float(np.where(moving, round_s, never).min())
-        ends = float(np.divide(self._left[:n], rate, out=never, where=moving).min())
+        left = self._left[:n] - self._mark[:n]
+        ends = float(np.divide(left, rate, out=never, where=moving).min())
         if (next_s := min(self._clock.now + ends, rounds, self.losses.next_s)) < inf:
             self._clock.at(next_s, self._come_back, number)
 
@@ -315,6 +334,8 @@ class Flows:
         self._left: Floats = np.zeros(rows)
         self._rate: Floats = np.zeros(rows)
         self._fixed: Floats = np.zeros(rows)
+        self._mark: Floats = np.zeros(rows)
+        """Bits that are left when its ``marked`` is to be called; 0: never."""
         self._tightest: Indices = np.zeros(rows, np.int64)
         self._small: Floats = np.zeros(rows)
         """Bits that it may have in the queue of its own host."""
@@ -338,6 +359,7 @@ class Flows:
             self._left,
             self._rate,
             self._fixed,
+            self._mark,
             self._tightest,
             self._small,
             self._last,

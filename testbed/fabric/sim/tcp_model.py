@@ -251,6 +251,10 @@ class SimFlow:
     """Delay that retransmissions at its very end cost."""
     legs: Sequence[SimFlow] = ()
     """Flows to each member, where it is multicast. Its own route is all their links, each once."""
+    mark_bits: float = 0.0
+    """Bits that are left when ``marked`` is called; 0: it is not."""
+    marked: Callable[[], float] | None = None
+    """Returns the next ``mark_bits``, which are fewer."""
     packet_bits: float = PACKET_BITS
     """Bits of one of its packets on the wire."""
     drawn_bits: float = 0.0
