@@ -176,6 +176,10 @@ class VirtualClock:
         self._lost |= {activity for activity in self._missing if activity.owner == owner}
         self._missing -= self._lost
 
+    def paused(self, owner: str) -> bool:
+        """Return whether no activity of ``owner`` gets its turn."""
+        return owner in self._missed
+
     def running(self, owner: str) -> bool:
         """Return whether an activity that ``run`` was given for ``owner`` has not ended."""
         return any(activity.owner == owner for activity in self._missing)

@@ -17,10 +17,11 @@ from testbed.errors import NodeLost
 from testbed.fabric.sim.clock import Countdown, VirtualQueue
 from testbed.fabric.sim.flows import ROUND_TRIP_S
 from testbed.fabric.sim.link_state import PACKET_BITS
-from testbed.fabric.sim.network import Attached, VirtualNetwork
+from testbed.fabric.sim.network import Attached, VirtualNetwork, Wait
 from testbed.fabric.sim.tcp_model import FAIR_SHARE, SimFlow, WindowMemory
 from testbed.node import Message
 from testbed.scenario.link_state import FRAME_BYTES, SEGMENT_BYTES, LinkDirection, wire_bytes
+from testbed.transport.endpoint import PATIENCE
 from testbed.transport.frame import HEADER_BYTES
 
 _PIECES = 2
@@ -265,6 +266,8 @@ class _Delivery:
 
 
 _LEAVING = "its message to leave"
+_MOMENT_S = 1e-9
+"""Times of waits are no more exact, since they are sums."""
 HANDED_OVER_BYTES = 4 << 20
 """Bytes that a host's network stack takes from a sender at once (``tcp_wmem`` of nodes)."""
 
@@ -283,6 +286,7 @@ class VirtualEndpoint:
         )
         self._connections: dict[int, Connection] = {}
         self.groups: list[frozenset[int]] = []
+        self.wait: Wait | None = None
         self._multicasts = Multicasts(network)
         self._free_s = 0.0
         self._down = network.links.number[LinkDirection(name, "down")]
@@ -339,21 +343,47 @@ class VirtualEndpoint:
         self,
         timeout: float,
         awaited: Collection[int] = (),
-        waiting: Collection[int] = (),  # noqa: ARG002
+        waiting: Collection[int] = (),
     ) -> Message:
-        """The next message. Raises NodeLost when nothing was coming in for ``timeout`` s."""
-        while True:
-            try:
-                item = self._inbox.get(timeout)
-            except TimeoutError:
-                if self.network.flows.serves(self._down):
-                    continue
-                raise NodeLost(
-                    ", ".join(self._names(awaited)), None, f"nothing was received for {timeout:g} s"
-                ) from None
-            if isinstance(item, NodeLost):
-                raise item
-            return item
+        """The next message. Raises NodeLost when nothing was coming in for ``timeout`` s, and those
+        awaited have given no other sign of life."""
+        self.wait = wait = Wait(awaited, waiting, self._clock.now)
+        item = self._next(timeout)
+        while item is None:
+            item = self._next(self._patience_s(wait, timeout))
+        wait.heard_s, wait.over = self._clock.now, True
+        if isinstance(item, NodeLost):
+            raise item
+        return item
+
+    def _next(self, timeout: float) -> Message | NodeLost | None:
+        """The oldest item of the inbox; None after ``timeout`` seconds without one."""
+        try:
+            return self._inbox.get(timeout)
+        except TimeoutError:
+            return None
+
+    def _patience_s(self, wait: Wait, timeout: float) -> float:
+        """Return how much longer to wait now that nothing came. Raises NodeLost of those who are
+        silent."""
+        now_s = self._clock.now
+        if self.network.flows.serves(self._down):
+            wait.heard_s = now_s
+            return timeout
+        until_s = {peer: self._until_s(wait, peer, timeout) for peer in wait.awaited}
+        silent = [peer for peer, limit_s in until_s.items() if limit_s <= now_s + _MOMENT_S]
+        if silent or not until_s:
+            names = ", ".join(self._names(silent))
+            raise NodeLost(names, None, f"nothing was received for {timeout:g} s")
+        return min(until_s.values()) - now_s
+
+    def _until_s(self, wait: Wait, peer: int, timeout: float) -> float:
+        """Return until when ``peer`` is waited for, as ``transport.endpoint.LivenessMonitor`` does:
+        for longer where it waits itself."""
+        known = self.network.known_wait(self._number, peer)
+        patience = 1.0 if known is None or known.over else PATIENCE
+        heard_s = max(wait.heard_s, self.network.heard_s(self._number, peer))
+        return heard_s + patience * timeout
 
     def lose(self, number: int, name: str) -> None:
         """A peer was killed: where there was a connection with it, its end is heard of."""

@@ -21,6 +21,7 @@ from testbed.fabric.sim.link_state import (
     Floats,
     Indices,
     LinkArrays,
+    Route,
     evened,
     share,
 )
@@ -109,14 +110,22 @@ class Flows:
         self._touch()
 
     def serves(self, number: int) -> bool:
-        """Return whether something is coming over that link direction just now."""
-        n = self.count
-        return bool(((self._forward[:n] == number).any(1) & (self._rate[:n] > 0)).any())
+        """Return whether something of a message is coming over that link direction just now."""
+        return self._moving((self._forward[: self.count] == number).any(1))
+
+    def carries(self, path: Route) -> bool:
+        """Return whether something of a message is coming along ``path`` just now."""
+        return self._moving(np.array([flow.route is path for flow in self._flows], np.bool_))
 
     @property
     def count(self) -> int:
         """Flows under way."""
         return len(self._flows)
+
+    def _moving(self, chosen: NDArray[np.bool_]) -> bool:
+        rows = (chosen & (self._rate[: self.count] > 0)).nonzero()[0]
+        flows = (self._flows[row] for row in rows.tolist())
+        return any(not flow.traffic and self.losses.passes(flow) for flow in flows)
 
     def _crossing(self, number: int) -> list[SimFlow]:
         rows = np.flatnonzero((self._forward[: self.count] == number).any(1))

@@ -204,6 +204,10 @@ class LinkArrays:
         total: Floats = self._wait_s[hops].sum(1)
         return total
 
+    def passable(self, path: Route) -> bool:
+        """Return whether every link of ``path`` forward serves just now."""
+        return bool((self.capacity[list(path.forward)] > 0).all())
+
     def round_trip_s(self, path: Route) -> float:
         """Return what the links of ``path`` take there and back, for one packet, just now."""
         both = [*path.forward, *path.backward]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from random import Random
 from typing import Any, NamedTuple, Protocol
 
@@ -46,10 +47,23 @@ class _Fixed(NamedTuple):
     rate: float
 
 
+@dataclass(slots=True)
+class Wait:
+    """A node's wait for a message, or the last one it had. ``awaited``: by number, who is to send
+    it; ``waiting``: who waits for this node, and knows that it waits itself."""
+
+    awaited: Collection[int]
+    waiting: Collection[int]
+    heard_s: float
+    """When it last heard of anybody, or began to wait."""
+    over: bool = False
+
+
 class Attached(Protocol):
     """The part of a node's endpoint that the network and other nodes use."""
 
     name: str
+    wait: Wait | None
     groups: list[frozenset[int]]
     """The numbers of the members of each multicast group, as this node knows them."""
 
@@ -132,6 +146,38 @@ class VirtualNetwork:
         carried_s = self.clock.now + max(0.0, behind) / rate
         arrived_s = carried_s + apart_s + delay_s + flow.late_s
         return min(flow.start_s + flow.waited_s + all_s + delay_s, arrived_s), arrived_s
+
+    def known_wait(self, number: int, peer: int) -> Wait | None:
+        """Return the wait of ``peer`` as node ``number`` knows it; None: it knows of none.
+
+        A node that waits lets those know who wait for it, unless it is paused or its link is down.
+        """
+        near, far = self.endpoints[number], self.endpoints.get(peer)
+        if far is None or far.wait is None or number not in far.wait.waiting:
+            return None
+        reaches = self.links.passable(self.links.route(far.name, near.name))
+        return far.wait if reaches and not self.clock.paused(far.name) else None
+
+    def heard_s(self, number: int, peer: int) -> float:
+        """Return when ``peer``, or whoever it waits for in turn, last gave a sign of life, as far
+        as node ``number`` knows; -inf: it knows nothing."""
+        latest_s, passed, ahead = -inf, {number}, [(number, peer)]
+        while ahead:
+            near, far = ahead.pop()
+            if far in passed or far not in self.endpoints:
+                continue
+            if self._takes_in(near, far):
+                return self.clock.now
+            if (wait := self.known_wait(near, far)) is not None:
+                passed.add(far)
+                latest_s = max(latest_s, wait.heard_s)
+                ahead += [] if wait.over else [(far, other) for other in wait.awaited]
+        return latest_s
+
+    def _takes_in(self, number: int, peer: int) -> bool:
+        """Return whether ``peer`` is receiving a message of node ``number`` just now."""
+        near, far = self.endpoints[number].name, self.endpoints[peer].name
+        return not self.clock.paused(far) and self.flows.carries(self.links.route(near, far))
 
     def _fixed(self, flow: SimFlow) -> _Fixed:
         """Return what is the same for all flows of that size on a route, until a link changes."""

@@ -198,6 +198,7 @@ class Bursts:
                     lambda _: None,
                     None if udp else WindowMemory(),
                     (flow.rate_bits or 0) / flow.streams if udp else inf,
+                    traffic=True,
                     packet_bits=_DATAGRAM_BITS if udp else PACKET_BITS,
                 )
             )

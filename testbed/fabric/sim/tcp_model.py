@@ -255,6 +255,8 @@ class SimFlow:
     """Bits that are left when ``marked`` is called; 0: it is not."""
     marked: Callable[[], float] | None = None
     """Returns the next ``mark_bits``, which are fewer."""
+    traffic: bool = False
+    """Cross traffic: it brings nobody a message."""
     packet_bits: float = PACKET_BITS
     """Bits of one of its packets on the wire."""
     drawn_bits: float = 0.0
@@ -319,6 +321,11 @@ class LinkLosses:
         if self._drawn(flow, min(_TAIL, last)):
             return _PROBED
         return _REPAIRED if self._drawn(flow, last - _TAIL) else 0
+
+    def passes(self, flow: SimFlow) -> bool:
+        """Return whether any packet of ``flow`` comes through, as links are now."""
+        impaired = self._links.impaired
+        return all(mean_loss(impaired[n]) < 1 for n in flow.route.forward if n in impaired)
 
     def of_datagrams(self, flow: SimFlow, sent_bits: float) -> None:
         """Draw what links, as they are now, lose of what ``flow`` has sent since this was last
