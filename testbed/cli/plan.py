@@ -283,7 +283,8 @@ def stack(loaded: Loaded) -> str:
     known = known_hosts(swarm.placement.values())
     hosts = assign(specs, known, swarm.placement, racks(loaded.scenario))
     data, control = free_subnets([], len(specs))
-    plan = StackPlan(RUN_ID, images.tags().node, data, control, hosts)
+    manager = next((host.id for host in known if host.manager), "")
+    plan = StackPlan(RUN_ID, images.tags().node, data, control, hosts, manager)
     return to_yaml(render(specs, plan, load_templates(shipped("compose"))))
 
 
