@@ -159,8 +159,8 @@ def changes(name: str) -> list[str]:
     if name not in _ASKED:
         return []
     needs, with_engine = _ASKED[name]
-    is_there = paths.current() and not with_engine
-    return intended(() if is_there else needs, with_engine=with_engine)
+    complete = paths.current() and not with_engine
+    return intended(() if complete else needs, with_engine=with_engine)
 
 
 def main(arguments: list[str]) -> int:

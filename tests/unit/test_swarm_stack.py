@@ -239,9 +239,7 @@ def test_a_task_for_commands_knows_no_secret_and_has_a_copy_of_the_folder() -> N
     noise = NodeSpec("noise", "noise", "host", 0, 5)
     specs = [*SPECS, noise]
     hosts = assign(specs, HOSTS, {})
-    plan = StackPlan(
-        "a1b2", "sha256:ab", NETWORK, NETWORK, hosts, "id-a", exec_environment=offered
-    )
+    plan = StackPlan("a1b2", "sha256:ab", NETWORK, NETWORK, hosts, "id-a", exec_environment=offered)
     services = render(specs, plan, load_templates(ROOT / "compose"))["services"]
     own = services["worker-0"]
     assert "secrets" not in own
