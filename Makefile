@@ -100,7 +100,7 @@ images: environment  ## the container images, where missing or outdated
 	@$(SETUP) images
 
 observe: environment  ## Prometheus for `testbed run --observe`, unpacked in build/ where this machine has none
-	@$(SETUP) observe
+	@$(SETUP) $(if $(YES),--yes) observe
 
 guest: setup  ## the disk that `--fabric docker --guest` needs, for users who are not root
 	@$(SETUP) guest

@@ -8,7 +8,7 @@ model time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import isfinite
 from operator import itemgetter
@@ -25,8 +25,7 @@ from analysis.series import EndSamples, LinkBins, ends
 from analysis.statistics import Interval
 from analysis.tables import layer_rows
 from analysis.timeline import middle
-from testbed.records.manifest import recorded_every
-from testbed.records.stored import Joined
+from testbed.fidelity.summary import step_bytes
 from testbed.units import Rate
 
 MOST_POINTS = 400
@@ -294,24 +293,12 @@ def _accuracy(run: Run) -> Points:
 def _evaluated(run: Run) -> tuple[Array, Array, Array]:
     """Times, accuracies and MB that all workers had sent and received by then."""
     steps, times, accuracies = run.evaluations()
-    numbers, sizes = np.array([*_step_bytes(run)], np.float64).reshape(-1, 2).T
+    carried = ((step, up + down) for step, up, down in step_bytes(run.manifest, run.events))
+    numbers, sizes = np.array([*carried], np.float64).reshape(-1, 2).T
     order = np.argsort(numbers, kind="stable")
     total = np.concatenate([[0.0], np.cumsum(sizes[order])])
     sent = total[np.searchsorted(numbers[order], steps, side="right")] / 1e6
     return times, accuracies, sent
-
-
-def _step_bytes(run: Run) -> Iterator[tuple[int, int]]:
-    """Yield steps and frame bytes that went both ways in them, in all those of ``summary.json``:
-    from every worker's records; where not all workers have some, from the server's."""
-    if recorded_every(run.manifest) > 1:
-        for record in run.events.get("round", []):
-            up = sum(int(message["bytes"]) for message in record["messages"])
-            yield int(record["step"]), up + int(record["bytes_down"])
-        return
-    for record in Joined(*(run.events.get(kind, []) for kind in ("step", "rest", "away"))):
-        step = int(record.get("returned", record["step"]))
-        yield step, int(record["bytes_up"]) + int(record["bytes_down"])
 
 
 def bytes_words(runs: Sequence[Run], target: float | None) -> str:

@@ -82,26 +82,29 @@ def _finite(seconds: float) -> float | None:
 def _carried(scenario: Scenario) -> Iterator[tuple[str, LinkDirection, float]]:
     """How many gradients each link direction carries when they go up, and when they come down.
 
-    Each of several servers gets its share of every gradient.
+    Each of several servers gets its share of every gradient. With ``participation``, no more go up
+    than workers take part; every worker gets the reply.
     """
     specs = expand(scenario)
     workers = {spec.name for spec in specs if spec.role == "worker"}
     servers = {spec.name for spec in specs if spec.role == "server"}
-    out = dict.fromkeys(workers, 1.0)
-    into = dict.fromkeys(servers, len(workers) / len(servers))
+    participation = scenario.train.participation
+    most = len(workers) if participation is None else participation.many(len(workers))
+    out = dict.fromkeys(workers, (1, 1.0))
+    into = dict.fromkeys(servers, (len(workers), 1 / len(servers)))
     for rack in racks(scenario):
         inside = set(rack.members)
         shares = len(servers - inside) / len(servers), len(servers & inside) / len(servers)
-        out[rack.name] = len(workers & inside) * shares[0]
-        into[rack.name] = len(workers - inside) * shares[1]
-    for link, count in out.items():
-        if count:
-            yield "up", LinkDirection(link, "up"), count
-            yield "down", LinkDirection(link, "down"), count
-    for link, count in into.items():
-        if count:
-            yield "up", LinkDirection(link, "down"), count
-            yield "down", LinkDirection(link, "up"), count
+        out[rack.name] = len(workers & inside), shares[0]
+        into[rack.name] = len(workers - inside), shares[1]
+    for link, (count, share) in out.items():
+        if count * share:
+            yield "up", LinkDirection(link, "up"), min(count, most) * share
+            yield "down", LinkDirection(link, "down"), count * share
+    for link, (count, share) in into.items():
+        if count * share:
+            yield "up", LinkDirection(link, "down"), min(count, most) * share
+            yield "down", LinkDirection(link, "up"), count * share
 
 
 def _horizon_s(loaded: Loaded) -> float:
@@ -280,7 +283,8 @@ def stack(loaded: Loaded) -> str:
     known = known_hosts(swarm.placement.values())
     hosts = assign(specs, known, swarm.placement, racks(loaded.scenario))
     data, control = free_subnets([], len(specs))
-    plan = StackPlan(RUN_ID, images.tags().node, data, control, hosts)
+    manager = next((host.id for host in known if host.manager), "")
+    plan = StackPlan(RUN_ID, images.tags().node, data, control, hosts, manager)
     return to_yaml(render(specs, plan, load_templates(shipped("compose"))))
 
 

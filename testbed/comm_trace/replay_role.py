@@ -8,9 +8,9 @@ a BYE to every partner once all is done.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -211,6 +211,51 @@ class _Event:
     error: BaseException | None = None
 
 
+@dataclass(slots=True)
+class _Run:
+    """Sends to the same peers, one after the other; their lane keeps them in order."""
+
+    peers: _Places
+    sends: deque[_Places] = field(default_factory=deque)
+
+
+class SendOrder:
+    """Keeps what is sent to a peer in order, where several lanes send to it."""
+
+    def __init__(self) -> None:
+        self._runs: dict[int, deque[_Run]] = {}
+        """What is ready and has not ended, by peer; what the first run of a peer has may go."""
+        self._behind: dict[_Places, int] = {}
+        """How many peers have another run before a send, for those that may not go yet."""
+
+    def enter(self, peers: _Places, places: _Places) -> bool:
+        """Take in a send to ``peers`` that is ready. Return whether it may go at once."""
+        behind = 0
+        for peer in peers:
+            runs = self._runs.setdefault(peer, deque())
+            if not runs or runs[-1].peers != peers:
+                runs.append(_Run(peers))
+            runs[-1].sends.append(places)
+            behind += len(runs) > 1
+        if behind:
+            self._behind[places] = behind
+        return not behind
+
+    def leave(self, peers: _Places) -> Iterator[_Places]:
+        """The first send to ``peers`` has ended. Yield those that may go now."""
+        for peer in peers:
+            runs = self._runs[peer]
+            runs[0].sends.popleft()
+            if runs[0].sends:
+                continue
+            runs.popleft()
+            for places in runs[0].sends if runs else ():
+                self._behind[places] -= 1
+                if not self._behind[places]:
+                    del self._behind[places]
+                    yield places
+
+
 class ReplayRole:
     """Plays ``part``. ``prepare``, then ``run`` from t0 on."""
 
@@ -230,6 +275,7 @@ class ReplayRole:
         }
         self._lanes: dict[_Places, Queue[_Places | None]] = {}
         """Queues by the peers that are sent to side by side; of computations, by none."""
+        self._order = SendOrder()
         self._early: set[int] = set()
         """Receipts whose message has come before what they wait for has ended."""
         self._collector = MessageCollector(
@@ -288,6 +334,9 @@ class ReplayRole:
                 self._early.add(index)
                 return 0
         self._end_s = self._node.now()
+        if peers := self._peers(event.places):
+            for places in self._order.leave(peers):
+                self._lane(self._peers(places)).put(places)
         self._launch([ready for index in event.places for ready in self._ended(index)])
         return len(event.places)
 
@@ -311,8 +360,15 @@ class ReplayRole:
                 alike.setdefault((act.begin_s, act.number, act.bytes), []).append(index)
             elif index in self._early:
                 self._events.put(_Event((index,)))
-        for places in alike.values():
-            self._lane(tuple(self._acts[index].peer for index in places)).put(tuple(places))
+        for places in map(tuple, alike.values()):
+            peers = self._peers(places)
+            if self._order.enter(peers, places):
+                self._lane(peers).put(places)
+
+    def _peers(self, places: _Places) -> _Places:
+        """Return whom these acts send to; nobody, unless they are sends."""
+        acts = [self._acts[index] for index in places]
+        return tuple(act.peer for act in acts if act.kind == "send")
 
     def _lane(self, peers: _Places) -> Queue[_Places | None]:
         if peers not in self._lanes:
@@ -338,8 +394,7 @@ class ReplayRole:
         act = self._acts[places[0]]
         self._node.sleep_until(act.begin_s)
         body = self._zeros[: max(0, act.bytes - HEADER_BYTES)]
-        peers = [self._acts[index].peer for index in places]
-        self._send(peers, NodeKind.GRADIENT, act.number, body)
+        self._send(self._peers(places), NodeKind.GRADIENT, act.number, body)
 
     def _receive(self) -> None:
         """All messages, in the order in which they come."""

@@ -229,7 +229,7 @@ def summarise(directory: Path, verdict: Verdict | None = None) -> dict[str, Any]
     evaluations = sorted(events.get("evaluation", []), key=lambda each: int(each["step"]))
     dilation = float(manifest["dilation"])
     wall_s = _ended_s(events)
-    up, down = _bytes(manifest, Joined(taken, events.get("away", [])), rounds)
+    up, down = _bytes(manifest, events)
     return {
         "dir": str(directory),
         "algorithm": manifest["algorithm"]["name"],
@@ -344,15 +344,25 @@ def first_reached(evaluations: Records, level: float, dilation: float) -> float 
     return None
 
 
-def _bytes(manifest: Mapping[str, Any], steps: Records, rounds: Records) -> tuple[int, int]:
+def step_bytes(manifest: Mapping[str, Any], events: Events) -> Iterator[tuple[int, int, int]]:
+    """Yield steps, in no order, and frame bytes that went up and down in them: from every worker's
+    records; where not all workers have some, from the servers' rounds."""
+    if recorded_every(manifest) > 1:
+        for round_ in events.get("round", []):
+            up = sum(int(message["bytes"]) for message in round_["messages"])
+            yield int(round_["step"]), up, int(round_["bytes_down"])
+        return
+    for record in Joined(*(events.get(kind, []) for kind in ("step", "rest", "away"))):
+        step = int(record.get("returned", record["step"]))
+        yield step, int(record["bytes_up"]), int(record["bytes_down"])
+
+
+def _bytes(manifest: Mapping[str, Any], events: Events) -> tuple[int, int]:
     """Frame bytes of all gradients and of all replies."""
-    if recorded_every(manifest) == 1:
-        up = down = 0
-        for step in steps:
-            up, down = up + int(step["bytes_up"]), down + int(step["bytes_down"])
-        return up, down
-    up = sum(int(message["bytes"]) for round_ in rounds for message in round_["messages"])
-    return up, sum(int(round_["bytes_down"]) for round_ in rounds)
+    up = down = 0
+    for _, more_up, more_down in step_bytes(manifest, events):
+        up, down = up + more_up, down + more_down
+    return up, down
 
 
 def _step_times(directory: Path, manifest: Mapping[str, Any], steps: Records, taken: Records,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from testbed.errors import MachineError, NarrowsError
 from testbed.host import docker_engine as engine_module
@@ -23,14 +23,13 @@ from testbed.process import guard
 STOP = "testbed setup stop"
 
 
-def ask(needs: tuple[Need, ...], *, yes: bool, with_engine: bool) -> None:
-    """Say what root's setup will install and start, and ask. Raises MachineError where the answer
-    is no.
+def ask(lines: Sequence[str], *, yes: bool, fix: str) -> None:
+    """Say what root's setup will do, ``lines``, and ask. Raises MachineError, with ``fix``, where
+    the answer is no.
 
     Without a terminal, with ``yes``, and where ``CI`` is set, nobody is asked: it is said, and
     done.
     """
-    lines = intended(needs, with_engine=with_engine)
     if os.geteuid() != 0 or not lines:
         return
     log.info("═══ this changes the machine:")
@@ -42,11 +41,7 @@ def ask(needs: tuple[Need, ...], *, yes: bool, with_engine: bool) -> None:
     sys.stderr.write("Go on? [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise MachineError(
-            "nothing was installed or started",
-            fix="Install and start by yourself what is listed; without an engine: --fabric netns "
-            "or sim",
-        )
+        raise MachineError("nothing was installed or started", fix=fix)
 
 
 def intended(needs: tuple[Need, ...], *, with_engine: bool) -> list[str]:
@@ -150,6 +145,22 @@ _ASKED: dict[str, tuple[tuple[packages.Need, ...], bool]] = {
     **dict.fromkeys(("all", "images", "guest"), (_OF_THE_SYSTEM, True)),
 }
 """Packages that a command may install, and whether it starts an engine, keyed by command."""
+_BY_YOURSELF = (
+    "Install and start by yourself what is listed; without an engine: --fabric netns or sim"
+)
+_INSTEAD = {"observe": "Install Prometheus by yourself, so that `prometheus` is on the path"}
+"""What else can be done where the answer is no, keyed by command."""
+
+
+def changes(name: str) -> list[str]:
+    """Return what a command would do to this machine beyond the checkout, a sentence each."""
+    if name == "observe":
+        return prometheus.intended()
+    if name not in _ASKED:
+        return []
+    needs, with_engine = _ASKED[name]
+    complete = paths.current() and not with_engine
+    return intended(() if complete else needs, with_engine=with_engine)
 
 
 def main(arguments: list[str]) -> int:
@@ -162,13 +173,7 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write(f"python3 -m testbed.host [{YES}] [{'|'.join(COMMANDS)}]\n")
         return 2
     try:
-        if name in _ASKED:
-            needs, with_engine = _ASKED[name]
-            ask(
-                () if paths.current() and not with_engine else needs,
-                yes=yes,
-                with_engine=with_engine,
-            )
+        ask(changes(name), yes=yes, fix=_INSTEAD.get(name, _BY_YOURSELF))
         COMMANDS[name]()
     except NarrowsError as error:
         sys.stderr.write(f"setup: {error}\n")

@@ -212,7 +212,10 @@ NETWORK = (
 
 
 _GIB = 2**30
-_DISK_GIB = 6
+_GB = 10**9
+ENVIRONMENT_GB, GPU_ENVIRONMENT_GB, IMAGES_GB = 2.0, 6.0, 1.5
+"""Room on the disk for the environment, the same with PyTorch's build for GPUs, and the images of
+nodes: as ``docs/first-steps/install.md`` says."""
 _MEMORY_GIB = 4
 _CPUS = 2
 _IMPORTS = (
@@ -299,10 +302,19 @@ def images_current() -> Finding:
 
 
 def disk() -> Finding:
-    """Room for images, wheels and the virtual environment."""
+    """Room for the virtual environment."""
+    return _room(paths.ROOT, GPU_ENVIRONMENT_GB if has_gpu() else ENVIRONMENT_GB)
+
+
+def disk_of_images() -> Finding:
+    """Room for images, where engines keep them."""
     docker = Path("/var/lib/docker")
-    free = shutil.disk_usage(docker if docker.exists() else "/").free / _GIB
-    return Finding(free >= _DISK_GIB, f"{free:.1f} GiB free", f"Free up {_DISK_GIB} GiB")
+    return _room(docker if docker.exists() else Path("/"), IMAGES_GB)
+
+
+def _room(folder: Path, needed_gb: float) -> Finding:
+    free_gb = shutil.disk_usage(folder).free / _GB
+    return Finding(free_gb >= needed_gb, f"{free_gb:.1f} GB free", f"Free up {needed_gb:g} GB")
 
 
 def memory() -> Finding:
@@ -354,6 +366,7 @@ CHECKS = (
     HostCheck("docker compose", compose, engine_module.ensure, fabrics=_CONTAINERS),
     HostCheck("images", images_current, images.ensure, fabrics=_CONTAINERS),
     HostCheck("disk", disk),
+    HostCheck("disk for images", disk_of_images, fabrics=_CONTAINERS),
     HostCheck("memory", memory),
     HostCheck("processors", processors, required=False),
     *NETWORK,

@@ -42,10 +42,24 @@ def ensure() -> Path:
     return program() or unpack()
 
 
+def intended() -> list[str]:
+    """Return what ``ensure`` may do, as root, beyond a folder of ours: a sentence, or none."""
+    if program() is not None or not _can_unpack():
+        return []
+    return [
+        "fetches the lists of packages (apt-get update), if by those that are here Debian's "
+        "package `prometheus` cannot be had; it is unpacked, not installed"
+    ]
+
+
+def _can_unpack() -> bool:
+    return have("apt-get") and have("dpkg-deb")
+
+
 def unpack() -> Path:
     """Fetch Debian's package with apt-get, which checks its signature, and unpack it. Raises
     MachineError."""
-    if not (have("apt-get") and have("dpkg-deb")):
+    if not _can_unpack():
         raise MachineError("Prometheus is missing, and apt-get is not here to fetch it", fix=_FIX)
     home = cache(PACKAGE)
     with (

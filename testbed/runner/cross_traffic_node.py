@@ -168,8 +168,8 @@ class Sink:
         self._ended, self._task = False, HostTask(self._run)
 
     def await_listening(self) -> None:
-        """Return once clients can connect. Raises ExperimentError."""
-        if not within(LISTEN_S, 0.02, lambda: _listening(self._ends.port)):
+        """Return once clients can connect, or it was ended. Raises ExperimentError."""
+        if not within(LISTEN_S, 0.02, lambda: self._ended or _listening(self._ends.port)):
             raise ExperimentError(f"the iperf3 server of {self._ends.flow.name!r} does not listen")
 
     def end(self, tests: int, patience_s: float) -> None:
@@ -182,6 +182,8 @@ class Sink:
 
     def _run(self) -> None:
         process = self._process = _start(server(self._ends))
+        if self._ended:  # while it was being started
+            process.terminate()
         assert process.stdout is not None
         with process.stdout:
             for report in documents(iter(process.stdout.readline, "")):

@@ -278,9 +278,23 @@ def _multicast_counts(assignment: Assignment, multicaster: Multicaster) -> dict[
     return {**counts, "to": named}
 
 
+class Superseded(Exception):
+    """The next job came, ``message``, where this one was to start: its trial has ended."""
+
+    def __init__(self, message: dict[str, Any]) -> None:
+        super().__init__("the next job came before this one's start")
+        self.message = message
+
+
 def await_start(assignment: Assignment) -> None:
-    """The barrier: everyone waits until the same instant of the host's clock."""
+    """The barrier: everyone waits until the same instant of the host's clock.
+
+    Raises Superseded for another job: that of the next trial, where a host was ready, after its
+    restart, too late for this one.
+    """
     message = assignment.inbox.get()
+    if message["type"] == "job":
+        raise Superseded(message)
     if message["type"] != "start":
         raise RuntimeError(f"expected 'start' on the control network, got {message['type']!r}")
     assignment.clock.t0_ns = message["t0_ns"]
@@ -323,10 +337,7 @@ class NodeProcess:
     def _do(self, message: dict[str, Any]) -> None:
         try:
             if message["type"] == "job":
-                self.assignment = Assignment.from_json(
-                    message, self.lines, self.inbox, self.exporter
-                )
-                run_assignment(self.assignment)
+                self._take(message)
             elif message["type"] == "flow":
                 self.lines.send("done", summary=run_flows(message))
         except NarrowsError as error:
@@ -334,6 +345,20 @@ class NodeProcess:
         except Exception as error:  # the session decides; here it would only be lost
             sys.stderr.write(traceback.format_exc())
             self._report(error, f"{type(error).__name__}: {error}")
+
+    def _take(self, message: dict[str, Any]) -> None:
+        """Do a job, or that which supersedes it. Flows of an earlier trial are over by then."""
+        if self.assignment is not None and (earlier := self.assignment.traffic) is not None:
+            earlier.end_sources()
+            earlier.end_sinks({})
+        self.assignment = Assignment.from_json(message, self.lines, self.inbox, self.exporter)
+        try:
+            run_assignment(self.assignment)
+        except Superseded as later:
+            following = later.message
+        else:
+            return
+        self._take(following)
 
     def _end_traffic(self, message: dict[str, Any]) -> None:
         """In a thread of its own: the role may still work, and links are heard of meanwhile."""

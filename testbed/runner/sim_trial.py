@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 
 
 _RECORDED = 1_000
-"""Most workers whose steps are recorded, evenly spread over the ranks."""
+"""Most workers whose steps are recorded, evenly spread over the ranks; where no server records
+rounds, which have everybody's messages, all are."""
 _WRITE_EVERY_S, _WRITE_SHARE = 1.0, 10.0
 """Records are written so often, and at most in one tenth of the time."""
 
@@ -53,7 +54,9 @@ class SimNodes:
     def __init__(self, plan: TrialPlan, network: VirtualNetwork) -> None:
         self.specs = [spec for spec in plan.experiment.specs if spec.role != "host"]
         self.workers = [spec for spec in self.specs if spec.role == "worker"]
-        self.recorded_every = -(-len(self.workers) // _RECORDED)
+        kind = exchanges.get(plan.algorithm.exchange)
+        rounds = kind.server is not None and not kind.asynchronous
+        self.recorded_every = -(-len(self.workers) // _RECORDED) if rounds else 1
         """The records of every so-many-th worker's steps are kept."""
         self.recorded = [w.name for w in self.workers if w.rank % self.recorded_every == 0]
         self.steps: dict[str, int] = {}

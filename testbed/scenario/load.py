@@ -23,7 +23,7 @@ from testbed.errors import InputError
 from testbed.scenario import timeline
 from testbed.scenario.diagnostics import Problem, from_pydantic, report
 from testbed.scenario.link_model import TraceEvent
-from testbed.scenario.model import Scenario, Swarm
+from testbed.scenario.model import RecordedPace, Scenario, Swarm
 from testbed.scenario.profile import ProfileFile, profiled
 from testbed.scenario.recorded_paces import recorded_paces
 from testbed.scenario.timeline import Timeline
@@ -160,13 +160,27 @@ def scenario_hash(
     for event, fields in zip(scenario.events, whole["events"], strict=True):
         if isinstance(event, TraceEvent) and event.key in named:
             fields["file"] = named[event.key]
+    times = dict(step_times or {})
+    _name_paces(scenario, whole["train"], {key: _digest(own) for key, own in times.items()})
     content = {
         "scenario": whole,
         "traces": {named[key]: content for key, content in rates.items()},
         **({} if profile is None else {"profile": profile.model_dump(mode="json")}),
-        **({"step_times": dict(step_times)} if step_times else {}),
+        **({"step_times": {_digest(own): own for own in times.values()}} if times else {}),
     }
     return _digest(content)
+
+
+def _name_paces(scenario: Scenario, train: dict[str, Any], digests: Mapping[str, str]) -> None:
+    """Name recorded paces in ``train`` by the digests of their times, by key, not by their files.
+
+    Their columns have no name then: times are those of one.
+    """
+    paces = [(scenario.train.pace, train["pace"])]
+    paces += [(pace, train["paces"][name]) for name, pace in scenario.train.paces.items()]
+    for pace, fields in paces:
+        if isinstance(pace, RecordedPace) and pace.key in digests:
+            fields.update(file=digests[pace.key], column=None)
 
 
 def _digest(content: object) -> str:

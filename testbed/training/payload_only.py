@@ -236,8 +236,12 @@ class RecordedSizes:
 
     def sizes(self, job: Job) -> tuple[tuple[PayloadSizes, ...], ...]:
         """Return the sizes by step and server, of the worker ``job`` or, on a server, of the first
-        worker. Raises InputError where the run had another number of servers, or no finished
-        step."""
+        worker. Raises InputError where the exchange has no server, or the run had another number
+        of servers, or no finished step."""
+        if exchange_kind(job).server is None:
+            raise self._unfit(
+                f"{self.algorithm!r} has no server, whose rounds say how long messages were"
+            )
         servers, workers = self._nodes("server"), self._nodes("worker")
         if len(servers) != job.servers:
             raise self._unfit(
@@ -253,10 +257,6 @@ class RecordedSizes:
             for _, rounds in sorted(self._rounds.items())
             if len(rounds) == len(servers)
         ]
-        if exchange_kind(job).server is None:
-            raise self._unfit(
-                f"{self.algorithm!r} has no server, whose rounds say how long messages were"
-            )
         if not steps:
             raise self._unfit("the recorded run finished no step")
         return tuple(steps)

@@ -232,6 +232,33 @@ def test_servers_share_what_workers_send(tmp_path: Path) -> None:
     assert [step["up_s"], step["down_s"]] == pytest.approx([seconds] * 2, rel=0.06)
 
 
+@pytest.mark.parametrize(
+    ("participation", "members", "rate", "up", "down"),
+    [
+        ("{workers: 2}", ["worker-0"], 100e6, 2, 4),
+        ("{share: 0.25}", ["worker-0"], 100e6, 1, 4),
+        ("{workers: 2}", ["worker-1", "worker-2", "worker-3"], 10e6, 2, 3),
+        ("{workers: 2}", ["server", "worker-0"], 10e6, 2, 3),
+        ("{workers: 4}", ["worker-1", "worker-2", "worker-3"], 10e6, 3, 3),
+    ],
+)
+def test_workers_that_rest_send_nothing_and_get_the_reply(
+    tmp_path: Path, participation: str, members: list[str], rate: float, up: int, down: int
+) -> None:
+    """At ``rate``, that of a rack or of the server's link, in bit/s, so many gradients each way."""
+    path, end = tmp_path / "rest.yaml", "{rate: 100 Mbit/s, queue: 50 ms}"
+    rack = f"{{rate: {rate / 1e6:g} Mbit/s, queue: 50 ms}}"
+    path.write_text(
+        "name: rest\nnodes: {server: {role: server}, worker: {role: worker, count: 4}}\n"
+        f"racks: {{far: {{members: [{', '.join(members)}], up: {rack}, down: {rack}}}}}\n"
+        f"links: {{default: {{up: {end}, down: {end}}}}}\nalgorithms: [none]\n"
+        f"train: {{participation: {participation}}}\n"
+    )
+    step = json.loads(output("plan", str(path), "--json"))["dense_step"]
+    seconds = [count * step["frame_bytes"] * 8 / rate for count in (up, down)]
+    assert [step["up_s"], step["down_s"]] == pytest.approx(seconds, rel=0.06)
+
+
 def test_mean_rates_are_of_a_whole_stretched_trace(tmp_path: Path) -> None:
     """A tenth of it is at 10 Mbit/s: the first minute."""
     path, end = tmp_path / "stretched.yaml", "{rate: 100 Mbit/s, queue: 50 ms}"

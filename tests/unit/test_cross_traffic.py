@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -217,6 +218,34 @@ def test_servers_that_lack_tests_are_waited_for_together(monkeypatch: pytest.Mon
     traffic._sinks = {str(number): Lacking() for number in range(8)}  # type: ignore[misc]
     traffic.end_sinks(dict.fromkeys(map(str, range(8)), 1))
     assert sum(patience) <= 0.5 and patience[0] > 0.4 and traffic._sinks == {}
+
+
+def test_a_server_that_was_ended_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a host that was started again as the trial ended."""
+    monkeypatch.setattr(cross_traffic_node, "LISTEN_S", 0.5)
+    monkeypatch.setattr(cross_traffic_node, "server", lambda _: ["sleep", "600"])
+    sink = cross_traffic_node.Sink(FlowEnds(TCP, "127.0.0.1", "127.0.0.1", 1), lambda _: None)
+    sink.end(0, 0.0)
+    sink.await_listening()
+
+
+def test_a_server_that_is_ended_while_it_is_started_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin, launch = threading.Event(), cross_traffic_node._start
+
+    def late(command: list[str]) -> Any:
+        begin.wait(60.0)
+        return launch(command)
+
+    monkeypatch.setattr(cross_traffic_node, "_start", late)
+    monkeypatch.setattr(cross_traffic_node, "server", lambda _: ["sleep", "600"])
+    sink = cross_traffic_node.Sink(FlowEnds(TCP, "127.0.0.1", "127.0.0.1", 1), lambda _: None)
+    ending = threading.Thread(target=sink.end, args=(0, 0.0), daemon=True)
+    ending.start()
+    while not sink._ended:
+        time.sleep(0.005)
+    begin.set()
+    ending.join(30.0)
+    assert not ending.is_alive()
 
 
 def test_without_iperf3_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import typer
@@ -120,6 +121,34 @@ def test_only_exports_need_the_libraries_of_exports(
     monkeypatch.setattr(checks, "_absent", absent.__contains__)
     found = checks.extras()
     assert found.ok is ok and ok == ("missing" not in found.detail)
+
+
+@pytest.mark.parametrize(
+    ("free_gb", "gpu", "fine"),
+    [
+        (5.9, False, (True, True)),
+        (5.9, True, (False, True)),
+        (1.9, False, (False, True)),
+        (1.4, False, (False, False)),
+    ],
+)
+def test_room_on_the_disk_is_what_an_installation_takes(
+    monkeypatch: pytest.MonkeyPatch, free_gb: float, gpu: bool, fine: tuple[bool, bool]
+) -> None:
+    """By the environment, and by the images that containers alone need."""
+    free = SimpleNamespace(free=free_gb * 10**9)
+    monkeypatch.setattr(checks.shutil, "disk_usage", lambda _: free)
+    monkeypatch.setattr(checks, "has_gpu", lambda: gpu)
+    assert (checks.disk().ok, checks.disk_of_images().ok) == fine
+
+
+def test_the_docs_say_how_much_room_that_is() -> None:
+    environment, images = f"{checks.ENVIRONMENT_GB:g} GB", f"{checks.IMAGES_GB:g} GB"
+    said = (ROOT / "docs" / "first-steps" / "install.md").read_text()
+    assert f"{environment} of disk for the environment, {checks.GPU_ENVIRONMENT_GB:g} GB" in said
+    assert f"Compose 1.29 or 2; {images} |" in said
+    artifact = (ROOT / "docs" / "artifact.md").read_text()
+    assert f"| disk | {environment} for the environment, {images} for images |" in artifact
 
 
 def test_names_are_unique_and_every_probe_answers() -> None:

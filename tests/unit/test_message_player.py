@@ -95,6 +95,42 @@ def test_two_that_send_to_each_other_at_once_do_not_wait_for_each_other() -> Non
     assert summaries["a"]["end_s"] == pytest.approx(8 * size / 80e6, rel=0.1)
 
 
+def test_messages_to_a_peer_keep_their_order_whoever_else_gets_them() -> None:
+    """Two go to b and c side by side, the last to b alone: it waits for the second."""
+    size = 5_000_000
+    trace = MessageTrace(
+        {
+            "a": tuple(send(peer, size) for peer in ("b", "c", "b", "c", "b")),
+            "b": (receive("a", size),) * 3,
+            "c": (receive("a", size),) * 2,
+        }
+    )
+    _, records = outcome(parts(trace))
+    came = {name: [m["receipt"] for m in records if m["node"] == name] for name in ("b", "c")}
+    assert came == {"b": [0, 1, 2], "c": [0, 1]}
+
+
+def test_a_message_to_several_waits_for_all_that_was_ready_before() -> None:
+    """b and c get one of their own each, c's the larger, then one side by side, then b another."""
+    size = 5_000_000
+    trace = MessageTrace(
+        {
+            "a": (
+                send("b", size),
+                send("c", 3 * size),
+                *(send(peer, size) for peer in ("b", "c", "b")),
+            ),
+            "b": (receive("a", size),) * 3,
+            "c": (receive("a", 3 * size), receive("a", size)),
+        }
+    )
+    _, records = outcome(parts(trace))
+    came = {name: [m["receipt"] for m in records if m["node"] == name] for name in ("b", "c")}
+    assert came == {"b": [0, 1, 2], "c": [0, 1]}
+    sent = {(m["node"], m["receipt"]): m["sent_s"] for m in records}
+    assert sent["b", 1] == sent["c", 1] > 1.9
+
+
 def test_what_is_shorter_than_a_header_is_padded() -> None:
     trace = MessageTrace({"a": (send("b", 1),), "b": (receive("a", 1),)})
     summaries, records = outcome(parts(trace))

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import socket
 import time
+from collections.abc import Iterator
 from queue import Queue
+from subprocess import Popen
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from virtual_setup import job
 
 from testbed.errors import ExperimentError
+from testbed.runner import cross_traffic_node, node_process
 from testbed.runner import session as module
+from testbed.runner.control_channel import JsonLines
+from testbed.runner.cross_traffic_node import FlowEnds
 from testbed.runner.node_events import NodeEventScheduler
+from testbed.runner.node_process import NodeProcess
 from testbed.runner.session import LostWorkerBudget, Session
-from testbed.scenario.node_timeline import NodeChange
+from testbed.scenario.node_timeline import Flow, NodeChange
 from testbed.topology import NodeSpec
 
 HOSTS = [NodeSpec(f"noise-{n}", "host", "host", n, n) for n in range(3)]
@@ -107,3 +115,76 @@ def test_as_many_workers_may_be_lost_in_the_next_run() -> None:
     assert started == ["noise-0"] and session.lost_worker_budget.lost == []
     session.restart_lost_nodes()
     assert started == ["noise-0"], "it is there: nothing is started twice"
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[NodeProcess, JsonLines]]:
+    """The process of a host, and the session's end of its control connection."""
+    monkeypatch.setattr(node_process, "METRICS_PORT", 0)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        own = JsonLines(socket.create_connection(listening.getsockname()))
+        session = JsonLines(listening.accept()[0])
+    session.socket.settimeout(60.0)
+    yield NodeProcess("noise-0", "host", own), session
+    own.close()
+    session.close()
+
+
+def host_job(trial: str, sinks: list[dict[str, Any]]) -> dict[str, Any]:
+    """A host's ``job`` message in one of a session's trials."""
+    return {
+        "type": "job",
+        "job": job(0, 1, "none").to_json(),
+        "role": "host",
+        "peers": {},
+        "addresses": {},
+        "labels": {"run": trial},
+        "traffic": {"sources": [], "sinks": sinks},
+    }
+
+
+def test_a_host_that_was_ready_too_late_takes_the_next_job(
+    host: tuple[NodeProcess, JsonLines],
+) -> None:
+    """It was started again as a trial ended: nobody told it to start."""
+    process, session = host
+    start_ns = time.monotonic_ns()
+    for message in (
+        host_job("first", []),
+        host_job("second", []),
+        {"type": "start", "t0_ns": start_ns},
+    ):
+        process.inbox.put(message)
+    process._do(process.inbox.get())
+    said = iter(session)
+    assert [next(said)["type"] for _ in range(2)] == ["ready", "ready"]
+    assert process.inbox.empty() and process.assignment is not None
+    assert process.assignment.labels == {"run": "second"}
+    assert process.assignment.clock.t0_ns == start_ns
+
+
+def test_servers_of_a_job_that_never_started_end_before_the_next(
+    host: tuple[NodeProcess, JsonLines], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one's listen at the same ports."""
+    process, session = host
+    started: list[Popen[str]] = []
+
+    def start(command: list[str]) -> Popen[str]:
+        started.append(launch(command))
+        return started[-1]
+
+    launch = cross_traffic_node._start
+    monkeypatch.setattr(cross_traffic_node, "_start", start)
+    monkeypatch.setattr(cross_traffic_node, "server", lambda _: ["sleep", "600"])
+    monkeypatch.setattr(cross_traffic_node.shutil, "which", lambda name: f"/usr/bin/{name}")
+    with socket.create_server(("127.0.0.1", 0)) as sink:
+        flow = Flow("bulk", "noise-1", "noise-0", "tcp", None, None, 1, 0.0, float("inf"))
+        ends = FlowEnds(flow, "127.0.0.1", "127.0.0.1", sink.getsockname()[1])
+        process.inbox.put(host_job("first", [ends.to_json()]))
+        process.inbox.put(host_job("second", []))
+        process.inbox.put({"type": "start", "t0_ns": time.monotonic_ns()})
+        process._do(process.inbox.get())
+    said = iter(session)
+    assert [next(said)["type"] for _ in range(2)] == ["ready", "ready"]
+    assert [server.poll() is not None for server in started] == [True]

@@ -14,6 +14,7 @@ import tomllib
 import zipfile
 from contextlib import nullcontext
 from functools import partial
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -558,6 +559,56 @@ def test_lists_of_packages_are_fetched_once(monkeypatch: pytest.MonkeyPatch) -> 
         packages.install((packages.Need(name, lambda: False, (name,)),))
     packages._fetch_lists.cache_clear()
     assert commands == ["update", "install", "install"]
+
+
+class Terminal(StringIO):
+    """Somebody who is there to answer."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("stream", "options", "code"),
+    [
+        (Terminal("n\n"), [], 3),
+        (Terminal("\n"), [], 3),
+        (Terminal("y\n"), [], 0),
+        (Terminal("n\n"), ["--yes"], 0),
+        (StringIO("n\n"), [], 0),
+    ],
+)
+def test_root_is_asked_before_lists_of_packages_are_fetched_for_prometheus(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    stream: StringIO,
+    options: list[str],
+    code: int,
+) -> None:
+    fetched: list[Path] = []
+
+    def unpack() -> Path:
+        fetched.append(Path("/prometheus"))
+        return fetched[0]
+
+    monkeypatch.setattr(setup, "guard", lambda: None)
+    monkeypatch.setattr(packages, "announce", lambda: None)
+    for name, stand_in in (("program", lambda: None), ("have", lambda _: True), ("unpack", unpack)):
+        monkeypatch.setattr(setup.prometheus, name, stand_in)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setattr(sys, "stdin", stream)
+    with caplog.at_level("INFO", logger="testbed.host"):
+        assert setup.main([*options, "observe"]) == code
+    assert len(fetched) == (code == 0)
+    assert "apt-get update" in caplog.text
+
+
+def test_nobody_is_asked_where_prometheus_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(setup.prometheus, "program", lambda: tmp_path)
+    assert setup.changes("observe") == []
 
 
 def test_make_lists_every_target() -> None:

@@ -51,6 +51,9 @@ def test_sizes_of_a_run_without_a_server_are_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(InputError, match="'ssgd' has no server, whose rounds"):
         carried_out(tmp_path / "second", again)
+    (Path(first) / "events" / "worker-0.jsonl").write_text("unreadable\n{}\n")
+    with pytest.raises(InputError, match="'ssgd' has no server, whose rounds"):
+        carried_out(tmp_path / "third", again)  # before the records are read
 
 
 def test_a_run_may_begin_with_an_outage(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from testbed.cli.run import draw
 from testbed.errors import ExperimentError, InputError, NodeLost
 from testbed.fabric.base import RunContext, fabrics
 from testbed.records.run_directory import read_events, read_json, read_jsonl
+from testbed.runner import sim_trial
 from testbed.runner.comparison import Comparison, recorded
 from testbed.runner.experiment import prepare
 from testbed.runner.judge import write_verdict
@@ -268,6 +269,23 @@ def test_without_gradients_the_network_has_as_much_to_do(
         assert entry[told] == pytest.approx(real[told], rel=0.1)
     step = read_events(Path(entry["dir"]))["step"][0]
     assert step["loss"] is None and step["size"] == 9610
+
+
+def test_bytes_are_all_workers_however_few_are_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server's rounds have all messages; a ring has no server, and there all are recorded."""
+    text = SCENARIO.replace("model: mlp", "model: mlp, gradients: none")
+    text = text.replace("count: 2}", "count: 5}").replace("steps: 12", "steps: 3")
+    names = ["none", "ring"]
+    whole = carried_out(tmp_path / "all", text, algorithms=names).runs
+    monkeypatch.setattr(sim_trial, "_RECORDED", 2)
+    fewer = carried_out(tmp_path / "few", text, algorithms=names).runs
+    manifests = [read_json(Path(entry["dir"]) / "manifest.json") for entry in fewer]
+    assert [found["model"]["recorded_every"] for found in manifests] == [3, 1]
+    for key in ("bytes_up", "bytes_down"):
+        assert [entry[key] for entry in fewer] == [entry[key] for entry in whole]
+        assert all(entry[key] > 0 for entry in fewer)
 
 
 @pytest.mark.parametrize(

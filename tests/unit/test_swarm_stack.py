@@ -72,9 +72,8 @@ def document(**changes: object) -> Document:
         *SPECS[1:],
     ]
     data, control = IPv4Network("10.208.4.0/24"), IPv4Network("10.208.5.0/24")
-    plan = StackPlan(
-        "a1b2", "sha256:ab", data, control, assign(SPECS, HOSTS, {}), control="10.208.5.9"
-    )
+    hosts = assign(SPECS, HOSTS, {})
+    plan = StackPlan("a1b2", "sha256:ab", data, control, hosts, "id-a", control="10.208.5.9")
     return render(specs, replace(plan, **changes), load_templates(ROOT / "compose"))  # type: ignore[arg-type]
 
 
@@ -239,9 +238,8 @@ def test_a_task_for_commands_knows_no_secret_and_has_a_copy_of_the_folder() -> N
     offered = ExecEnvironment(Path("/root/job"), Path("/run/marks"), "1000:1000")
     noise = NodeSpec("noise", "noise", "host", 0, 5)
     specs = [*SPECS, noise]
-    plan = StackPlan(
-        "a1b2", "sha256:ab", NETWORK, NETWORK, assign(specs, HOSTS, {}), exec_environment=offered
-    )
+    hosts = assign(specs, HOSTS, {})
+    plan = StackPlan("a1b2", "sha256:ab", NETWORK, NETWORK, hosts, "id-a", exec_environment=offered)
     services = render(specs, plan, load_templates(ROOT / "compose"))["services"]
     own = services["worker-0"]
     assert "secrets" not in own
@@ -531,6 +529,20 @@ def test_the_controller_comes_first_and_alone() -> None:
         "constraints": ["node.id == id-a"]
     }
     assert set(first["networks"]) == {"data", "control"}
+
+
+def placed(whole: Document) -> list[str]:
+    """The constraints of the controller's task."""
+    constraints: list[str] = whole["services"][CONTROLLER]["deploy"]["placement"]["constraints"]
+    return constraints
+
+
+def test_the_controllers_task_is_where_the_session_is_whoever_else_manages() -> None:
+    """The session enters the task's network by its process, which it sees on its own host alone."""
+    elsewhere = assign(SPECS, HOSTS[1:], {})
+    assert "id-a" not in {host.id for host in elsewhere.values()}
+    assert placed(document(hosts=elsewhere)) == ["node.id == id-a"]
+    assert placed(document(manager="")) == ["node.role == manager"], "of a plan made elsewhere"
 
 
 RATES = {LinkDirection("server", "up"): 400_000_000, LinkDirection("worker-0", "up"): 200_000_000}

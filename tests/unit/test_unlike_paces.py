@@ -66,6 +66,38 @@ def test_a_run_keeps_recorded_times_and_is_itself_a_scenario(tmp_path: Path) -> 
     assert {round(step["pace_s"], 9) for step in steps} == {0.09, 0.11, 0.1}
 
 
+def hash_of(folder: Path, pace: str) -> str:
+    """The hash of a scenario whose paces are from files."""
+    (folder / "paced.yaml").write_text(SCENARIO.replace("PACE", f"{pace},"))
+    return load(folder / "paced.yaml").hash
+
+
+def test_the_hash_depends_on_recorded_times_and_not_on_where_they_lie(tmp_path: Path) -> None:
+    """Neither for everybody's pace nor for one worker's."""
+    (tmp_path / "elsewhere").mkdir()
+    hashes: dict[str, set[str]] = {}
+    for text in ("step_ms,other_ms\n90,1\n110,2\n", "step_ms,other_ms\n90,1\n111,2\n"):
+        for name in ("gpu.csv", "elsewhere/device.csv"):
+            (tmp_path / name).write_text(text)
+            for file in (name, str(tmp_path / name)):
+                pace = f"{{name: file, file: {file}, column: step_ms}}"
+                for given in (f"pace: {pace}", f"pace: 100 ms, paces: {{worker-1: {pace}}}"):
+                    kind = text + given[:11]
+                    hashes.setdefault(kind, set()).add(hash_of(tmp_path, given))
+    assert [len(each) for each in hashes.values()] == [1] * 4
+    assert len(set.union(*hashes.values())) == 4
+    other = "pace: {name: file, file: gpu.csv, column: other_ms}"
+    assert hash_of(tmp_path, other) not in set.union(*hashes.values())
+
+
+def test_the_scenario_that_a_run_keeps_has_the_runs_hash(tmp_path: Path) -> None:
+    """Its paces are in a file of another name."""
+    (tmp_path / "gpu.csv").write_text("step_ms,other_ms\n90,1\n110,2\n100,3\n")
+    directory = ran(tmp_path, "pace: {name: file, file: gpu.csv, column: step_ms}")
+    kept = load(directory / "scenario.yaml")
+    assert kept.hash == read_json(directory / "manifest.json")["scenario_hash"]
+
+
 def test_layers_are_stretched_as_the_step_is(tmp_path: Path) -> None:
     overlapped = "{name: a, from: none, bucket_bytes: 1 KiB, overlap: true}"
     pace = "pace: {name: lognormal, median: 100 ms, sigma: 0.5}, profile: constant"

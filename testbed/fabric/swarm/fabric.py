@@ -293,6 +293,7 @@ class SwarmFabric(JournaledFabric):
             data=data,
             control_network=control,
             hosts=hosts,
+            manager=self.swarm.own,
             folders=tuple(each.path for each in self.context.folders),
             trains=self.context.trains,
             exec_environment=self.context.exec_environment,

@@ -72,14 +72,16 @@ class SwarmHost:
 
 @dataclass(frozen=True, slots=True)
 class StackPlan:
-    """The contents of the stack of one run, except its nodes. ``control``: the controller's address
-    on the control network; ``hosts``: by node."""
+    """The contents of the stack of one run, except its nodes. ``hosts``: by node; ``manager``: the
+    id of the host where the session is, which needs the controller's task there ("": not known);
+    ``control``: the controller's address on the control network."""
 
     id: str
     image: str
     data: IPv4Network
     control_network: IPv4Network
     hosts: Mapping[str, SwarmHost]
+    manager: str
     control: str = "CONTROLLER"
     folders: tuple[Path, ...] = ()
     trains: bool = True
@@ -277,10 +279,8 @@ def _agent(plan: StackPlan) -> Document:
 
 
 def _controller(plan: StackPlan) -> Document:
-    service = _service(plan, ["node.role == manager"], labels={RUN_LABEL: plan.id})
-    manager = next((host for host in plan.hosts.values() if host.manager), None)
-    if manager is not None:
-        service["deploy"]["placement"]["constraints"] = [f"node.id == {manager.id}"]
+    constraint = f"node.id == {plan.manager}" if plan.manager else "node.role == manager"
+    service = _service(plan, [constraint], labels={RUN_LABEL: plan.id})
     service |= {"networks": ["data", "control"], "entrypoint": KEEPER}
     return service
 
