@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 import re
-import socket
-import struct
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from loopback import own_place
+from observed_rig import assert_gains_nothing, connected, promised, rights_of
+from processes_rig import listening
 
 from testbed.host import prometheus
 from testbed.runner import observe
@@ -74,24 +74,6 @@ def folder() -> Iterator[Path]:
         yield Path(path)
 
 
-def listening(pid: int) -> set[tuple[str, int]]:
-    """Addresses and ports on which the sockets of a process listen, IPv4 and IPv6."""
-    own = set()
-    for path in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(FileNotFoundError):  # closed meanwhile
-            own.add(str(path.readlink()))
-    found = set()
-    for family in ("tcp", "tcp6"):
-        for line in Path(f"/proc/{pid}/net/{family}").read_text().splitlines()[1:]:
-            fields = line.split()
-            if fields[3] == "0A" and f"socket:[{fields[9]}]" in own:
-                host, port = fields[1].split(":")
-                short = len(host) == 8
-                address = socket.inet_ntoa(struct.pack("<I", int(host, 16))) if short else host
-                found.add((address, int(port, 16)))
-    return found
-
-
 def gone(pid: int) -> bool:
     """Whether a process ends within some seconds; a zombie has ended."""
     give_up = time.monotonic() + 20.0
@@ -108,12 +90,9 @@ def gone(pid: int) -> bool:
 
 def test_it_has_no_rights_listens_on_loopback_alone_and_leaves_nothing(folder: Path) -> None:
     with started(folder) as (parent, pid, port, _):
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-        status = dict(line.split(":\t", 1) for line in lines)
-        assert set(status["Uid"].split()) == set(status["Gid"].split()) == {str(observe.USER)}
-        assert status["Groups"].strip() == "" and status["NoNewPrivs"] == "1"
-        for kind in ("CapInh", "CapPrm", "CapEff", "CapBnd"):
-            assert int(status[kind], 16) == 0, kind
+        with connected(pid, port):
+            assert rights_of(pid) == promised("docker, root")["Prometheus"]
+        assert_gains_nothing(pid)
         assert listening(pid) == {("127.0.0.1", port)}
         (home,) = folder.glob("narrows-*-observe")
         assert (home.stat().st_mode & 0o777, (home / "data").stat().st_uid) == (0o711, observe.USER)
