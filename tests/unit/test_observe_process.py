@@ -16,8 +16,10 @@ import pytest
 from loopback import own_place
 from observed_rig import assert_gains_nothing, connected, promised, rights_of
 from processes_rig import listening
+from unprivileged import USER, as_user
 
 from testbed.host import prometheus
+from testbed.process import environment as with_package
 from testbed.runner import observe
 
 pytestmark = [
@@ -51,13 +53,21 @@ print("; ".join(cleanup.sweep(journal)), flush=True)
 
 
 @contextmanager
-def started(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], int, int, dict[str, str]]]:
-    """The process that started Prometheus, its id, its port, and the environment."""
+def started(
+    tmp_path: Path, *, by_user: bool = False
+) -> Iterator[tuple[subprocess.Popen[str], int, int, dict[str, str]]]:
+    """The process that started Prometheus, its id, its port, and the environment.
+
+    ``by_user``: as a user without capabilities, who finds it on the path.
+    """
     _, port = own_place()
-    environment = {**os.environ, "NARROWS_STATE": str(tmp_path / "state"), "TMPDIR": str(tmp_path)}
+    path = f"{prometheus.require().parent}:{os.environ['PATH']}"
+    own = {"NARROWS_STATE": str(tmp_path / "state"), "TMPDIR": str(tmp_path), "PATH": path}
+    environment = with_package(**own)
+    command = [sys.executable, "-c", PROGRAM, str(port), str(tmp_path)]
     with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(port), str(tmp_path)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
+        as_user(tmp_path, *command) if by_user else command,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=tmp_path,
     ) as parent:  # fmt: skip
         assert parent.stdout is not None
         try:
@@ -99,6 +109,19 @@ def test_it_has_no_rights_listens_on_loopback_alone_and_leaves_nothing(folder: P
         said, _ = parent.communicate("\n", timeout=60)
         assert gone(pid) and not home.exists()
         assert re.search(rf"folder {home}", said)
+
+
+def test_a_user_without_capabilities_starts_it_too(folder: Path) -> None:
+    """Members of the group ``docker`` do: it is that user's, and shares the namespaces of whoever starts it."""
+    os.chown(folder, USER, USER)
+    with started(folder, by_user=True) as (parent, pid, port, _):
+        with connected(pid, port):
+            rights = rights_of(pid, USER, other=parent.pid)
+        assert rights == promised("docker, member")["Prometheus"]
+        assert_gains_nothing(pid)
+        assert listening(pid) == {("127.0.0.1", port)}
+        said, _ = parent.communicate("\n", timeout=60)
+        assert gone(pid) and "folder " in said and not list(folder.glob("narrows-*-observe"))
 
 
 def test_it_ends_with_a_parent_that_is_killed_and_clean_removes_its_folder(folder: Path) -> None:
