@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import socket
 import stat
-from collections.abc import Iterator, Mapping
+import struct
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from testbed.process import PACKAGE
@@ -40,6 +44,23 @@ def status_of(process: int | str) -> dict[str, list[str]]:
     return {name: text.split() for name, text in (line.split(":", 1) for line in lines)}
 
 
+def user_of(status: Mapping[str, list[str]], names: Mapping[str, str]) -> str:
+    """All user ids in a process's status, by ``names``, else as numbers."""
+    return "/".join(sorted({names.get(user, user) for user in status["Uid"]}))
+
+
+def power_of(process: int) -> str:
+    """The capabilities that a process has: ``none``, ``all`` that this one has, or the bits.
+
+    ``inside``: in a user namespace of its own.
+    """
+    effective, mine = (int(status_of(each)["CapEff"][0], 16) for each in (process, "self"))
+    if effective == 0:
+        return "none"
+    power = "all" if effective & mine == mine else hex(effective)
+    return f"{power}, inside" if "user" in own_namespaces(process) else power
+
+
 def own_namespaces(process: int, other: int | str = "self") -> set[str]:
     """Kinds of namespaces that a process does not share with another."""
     return {kind for kind in KINDS if _namespace(process, kind) != _namespace(other, kind)}
@@ -49,12 +70,60 @@ def _namespace(process: int | str, kind: str) -> Path:
     return Path(f"/proc/{process}/ns/{kind}").readlink()
 
 
-def writable_mounts(process: int, names: Mapping[str, str]) -> set[str]:
+def own_mounts(
+    process: int,
+    names: Mapping[str, str],
+    host: Sequence[str] = (),
+    other: int | str = "self",
+) -> set[str]:
+    """Mounts that a process's user may write to; none where its mount namespace is that of another process.
+
+    ``host``: lines of ``mountinfo`` as they were where the command was started. To a process that has all these
+    mounts, unchanged but for ``/run``, they are ``the host's``; beside them stand those of other file systems.
+    """
+    if "mnt" not in own_namespaces(process, other):
+        return set()
+    if host and _has_all(process, host):
+        systems = {line.split()[2] for line in host}
+        return {"the host's"} | writable_mounts(process, names, systems)
+    return writable_mounts(process, names)
+
+
+def _has_all(process: int, host: Sequence[str]) -> bool:
+    """Return whether a process has these mounts and, outside of ``/run``, no others.
+
+    The kernel takes a mount off in all namespaces when what it is on is removed, as an engine does with containers.
+    """
+    had, has = _outside_run(host), _outside_run(mountinfo(process))
+    missing = {mount[2] for mount in had - has}
+    kept = [path for path in missing if os.path.lexists(f"/proc/{process}/root{path}")]
+    return not has - had and not kept
+
+
+def _outside_run(lines: Sequence[str]) -> Counter[tuple[str, ...]]:
+    """Mounts by device, root, path, flags, and type, source and options of the file system.
+
+    Without their numbers, and those of groups among which they propagate.
+    """
+    rows = [line.split() for line in lines]
+    kept = [row for row in rows if not Path(row[4]).is_relative_to("/run")]
+    return Counter((*row[2:6], *row[row.index("-") + 1 :]) for row in kept)
+
+
+def keeping_mounts(path: Path, *command: str) -> list[str]:
+    """The command line that writes down which mounts there are, and becomes ``command``, with the same process id."""
+    return ["sh", "-c", 'cat /proc/self/mountinfo > "$0" && exec "$@"', str(path), *command]
+
+
+def writable_mounts(
+    process: int, names: Mapping[str, str], systems: Collection[str] = ()
+) -> set[str]:
     """Mounts that a process's user may write to, by ``names``, else by their paths.
 
-    Mounts on which a set-user-id bit counts are named as such.
+    Mounts on which a set-user-id bit counts are named as such. ``systems``: file systems that are left out, by device.
     """
-    top = {row[4]: row[5].split(",") for row in map(str.split, mountinfo(process))}
+    rows = [row for row in map(str.split, mountinfo(process)) if row[2] not in systems]
+    top = {row[4]: row[5].split(",") for row in rows}
     mounts = set()
     for place, flags in top.items():
         if "rw" in flags and may_write(process, place) and place != "/dev/mqueue":
@@ -85,13 +154,65 @@ def sockets_of(process: int) -> Iterator[str]:
     handle = os.pidfd_open(process)
     try:
         for path in Path(f"/proc/{process}/fd").iterdir():
-            if not str(path.readlink()).startswith("socket:"):
+            copied = _copied(handle, path)
+            if copied is None:
                 continue
-            copy = LIBC.syscall(_PIDFD_GETFD, handle, int(path.name), 0)
-            assert copy >= 0, os.strerror(ctypes.get_errno())
-            with socket.socket(fileno=copy) as copied:
+            with copied:
                 kind = copied.family.name.removeprefix("AF_").lower()
                 listens = copied.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
                 yield f"listening {kind}" if listens else kind
     finally:
         os.close(handle)
+
+
+def _copied(handle: int, path: Path) -> socket.socket | None:
+    """A process's socket; None where it has something else open there, or has closed it meanwhile."""
+    if not _open_at(path).startswith("socket:"):
+        return None
+    copy = LIBC.syscall(_PIDFD_GETFD, handle, int(path.name), 0)
+    if copy < 0 and ctypes.get_errno() == errno.EBADF:
+        return None
+    assert copy >= 0, os.strerror(ctypes.get_errno())
+    if not stat.S_ISSOCK(os.fstat(copy).st_mode):  # by now the number is that of another file
+        os.close(copy)
+        return None
+    return socket.socket(fileno=copy)
+
+
+def _open_at(path: Path) -> str:
+    """Return what a link of ``/proc/PID/fd`` leads to; empty where that was closed meanwhile."""
+    try:
+        return str(path.readlink())
+    except FileNotFoundError:
+        return ""
+
+
+def listening(process: int, network: int | None = None) -> set[tuple[str, int]]:
+    """Addresses and ports on which a process's sockets listen, IPv4 and IPv6.
+
+    Those of its own network namespace, or of that of the process ``network``.
+    """
+    own = {_open_at(path) for path in Path(f"/proc/{process}/fd").iterdir()}
+    listed = set()
+    for family in ("tcp", "tcp6"):
+        known = Path(f"/proc/{process if network is None else network}/net/{family}").read_text()
+        for fields in map(str.split, known.splitlines()[1:]):
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in own:
+                host, port = fields[1].split(":")
+                short = len(host) == 8
+                address = socket.inet_ntoa(struct.pack("<I", int(host, 16))) if short else host
+                listed.add((address, int(port, 16)))
+    return listed
+
+
+def written_by(process: int) -> set[Path]:
+    """Files that a process has open for writing."""
+    folder, files = Path(f"/proc/{process}"), set()
+    for path in (folder / "fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            text = (folder / "fdinfo" / path.name).read_text()
+            flags = int(text.partition("flags:")[2].split()[0], 8)
+            target = path.readlink()
+            if flags & os.O_ACCMODE and target.is_absolute() and target != Path(os.devnull):
+                files.add(target)
+    return files

@@ -30,6 +30,7 @@ from testbed.host import prometheus
 from testbed.host.user_namespace import FABRIC
 from testbed.journal import Journal, start_time
 from testbed.links.network.namespaces import inside
+from testbed.process import effective_capabilities
 from testbed.records.exporter import BoundedThreads, SessionExporter
 from testbed.records.manifest import THRESHOLDS, Thresholds
 from testbed.runner import dashboard
@@ -148,6 +149,8 @@ USER = NODE_USER + 1
 STORED_S, STORED_BYTES = "1d", "192MB"
 """Longest time and largest size of what Prometheus stores."""
 READY_S = 30.0
+_SETPCAP = 8
+"""The capability that it takes to remove others from the bounding set."""
 _END_S = 5.0
 _JUDGE_EVERY_S = 0.5
 _MOST_CONNECTIONS = 32
@@ -294,7 +297,14 @@ def _start(
     program = os.open(prometheus.require(), os.O_RDONLY)
     try:
         process = subprocess.Popen(
-            command(f"/proc/self/fd/{program}", home, netns, port, unprivileged=account() is None),
+            command(
+                f"/proc/self/fd/{program}",
+                home,
+                netns,
+                port,
+                unprivileged=account() is None,
+                bounding=bool(effective_capabilities() >> _SETPCAP & 1),
+            ),
             env={"PATH": os.environ.get("PATH", os.defpath), "GOMAXPROCS": "1"},
             cwd="/",
             stdin=subprocess.DEVNULL,
@@ -314,16 +324,23 @@ def _start(
 
 
 def command(
-    program: str, home: Path, netns: str | None, port: int = PORT, *, unprivileged: bool
+    program: str,
+    home: Path,
+    netns: str | None,
+    port: int = PORT,
+    *,
+    unprivileged: bool,
+    bounding: bool = True,
 ) -> list[str]:
     """Return the command of Prometheus: every program on the way replaces itself by the next.
 
     It ends with this process, and gives way to the run. ``unprivileged``: there is no other user
-    than this one to become.
+    than this one to become. ``bounding``: this process may empty the bounding set of capabilities.
     """
     way = [] if netns is None else ["nsenter", f"--net={netns}"]
     user = [] if unprivileged else [f"--reuid={USER}", f"--regid={USER}", "--clear-groups"]
-    rights = ["--no-new-privs", "--inh-caps=-all", "--bounding-set=-all", "--pdeathsig=KILL"]
+    bounds = ["--bounding-set=-all"] if bounding else []
+    rights = ["--no-new-privs", "--inh-caps=-all", *bounds, "--pdeathsig=KILL"]
     return [
         *("nice", "-n", "10", *way, "setpriv", *user, *rights, program),
         f"--config.file={home}/prometheus.yml",

@@ -20,6 +20,7 @@ from processes_rig import (
     sockets_of,
     status_of,
     table,
+    user_of,
     writable_mounts,
 )
 
@@ -83,7 +84,7 @@ class RunningCommand:
 
         capabilities = "all" if status["CapEff"] == self.caller["CapEff"] else status["CapEff"][0]
         return {
-            "user": self._user(status),
+            "user": user_of(status, self.users),
             "capabilities": {"none" if int(status["CapEff"][0], 16) == 0 else capabilities}
             - {"none"},
             "no new privileges": compared("NoNewPrivs"),
@@ -99,7 +100,7 @@ class RunningCommand:
         names = {str(self.folder): "its folder", str(self.folder / "runs"): "runs/ in it"}
         root = [line.split()[5] for line in mountinfo(pid) if line.split()[4] == "/"][-1]
         return {
-            "user": self._user(status),
+            "user": user_of(status, self.users),
             "capabilities": _capabilities(status),
             "no new privileges": "yes" if status["NoNewPrivs"] == ["1"] else "no",
             "seccomp": "the engine's" if status["Seccomp"] == _FILTER else "none",
@@ -108,9 +109,6 @@ class RunningCommand:
             MOUNTS: writable_mounts(pid, names),
             "sockets": set(sockets_of(pid)),
         }
-
-    def _user(self, status: Mapping[str, list[str]]) -> str:
-        return "/".join(sorted({self.users.get(user, user) for user in status["Uid"]}))
 
     def _name_on_host(self, pid: int) -> str:
         line = command_line(pid)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from contextlib import suppress
 from pathlib import Path
 from urllib.error import URLError
@@ -10,6 +11,7 @@ from urllib.error import URLError
 import pytest
 from command_rig import Command
 from dashboard_queries import SCENARIO, address_of, ask, files_of, forget_answered, queries
+from observed_rig import assert_observed_as_documented
 
 from testbed.host import prometheus
 from testbed.runner import dashboard
@@ -26,6 +28,7 @@ pytestmark = [
 def test_every_query_of_the_dashboard_gets_data_from_containers(
     tmp_path: Path, nothing_left: None
 ) -> None:
+    """Prometheus has the rights that are documented; of others' processes root alone may read them."""
     path = tmp_path / "watched.yaml"
     path.write_text(SCENARIO)
     command = Command(tmp_path, "run", str(path), "--observe", "--fabric", "docker")
@@ -38,6 +41,8 @@ def test_every_query_of_the_dashboard_gets_data_from_containers(
     command.until(lambda: forget_answered(missing, address))
     targets = ask(address, "targets", state="active")["activeTargets"]
     assert [target["health"] for target in targets] == ["up"] * 4
+    if os.getuid() == 0:
+        assert_observed_as_documented(command.process.pid, "docker, root", address)
     command.accept()
     with suppress(URLError):
         ask(address, "targets")

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,17 @@ from typing import Any
 import pytest
 from command_rig import Command, descendants
 from netns_rig import standing
-from processes_rig import own_namespaces, parts, sockets_of, status_of, table, writable_mounts
+from processes_rig import (
+    keeping_mounts,
+    own_mounts,
+    own_namespaces,
+    parts,
+    power_of,
+    sockets_of,
+    status_of,
+    table,
+    user_of,
+)
 from unprivileged import USER, as_user
 from verdict_rig import accepted_run
 
@@ -267,11 +277,10 @@ def promised_reach(who: str) -> dict[str, tuple[set[str], set[str]]]:
     }
 
 
-def reach(pid: int, directory: Path) -> tuple[set[str], set[str]]:
-    """The same, read off a process."""
+def reach(pid: int, directory: Path, host: Sequence[str] = ()) -> tuple[set[str], set[str]]:
+    """The same, read off a process. ``host``: mounts of whoever started the command."""
     names = {str(directory): "its folder", str(directory / "runs"): "runs/ in it"}
-    mounts = writable_mounts(pid, names) if "mnt" in own_namespaces(pid) else set()
-    return mounts, set(sockets_of(pid))
+    return own_mounts(pid, names, host), set(sockets_of(pid))
 
 
 def rights(pid: int, user: int) -> tuple[str, tuple[str, str, set[str]]]:
@@ -281,12 +290,8 @@ def rights(pid: int, user: int) -> tuple[str, tuple[str, str, set[str]]]:
     module = next((word for word in words if word.startswith("testbed.")), "testbed")
     if len(status["NSpid"]) > 1:
         module = "a node's first process" if status["NSpid"][-1] == "1" else "a job's process"
-    own = own_namespaces(pid)
-    effective, mine = (int(status_of(process)["CapEff"][0], 16) for process in (pid, "self"))
-    power = "none" if effective == 0 else "all" if effective & mine == mine else hex(effective)
-    uids = set(status["Uid"])
-    name = {str(user): "the user", "0": "root"}.get(min(uids), "/".join(sorted(uids)))
-    return module, (name, f"{power}, inside" if power == "all" and "user" in own else power, own)
+    name = user_of(status, {str(user): "the user", "0": "root"})
+    return module, (name, power_of(pid), own_namespaces(pid))
 
 
 @contextmanager
@@ -302,20 +307,17 @@ def folder_of(who: str) -> Iterator[Path]:
 
 @pytest.mark.parametrize("who", ["root", "user"])
 def test_every_process_has_what_is_documented(who: str) -> None:
+    """A user's ``testbed``, agent and forking process have their namespaces in common."""
     user = USER if who == "user" else -1
     with folder_of(who) as folder:
         (folder / "scenario.yaml").write_text(SCENARIO)
         (folder / "job.py").write_text(WAITS)
-        command = [
-            sys.executable,
-            "-m",
-            "testbed",
-            "exec",
-            "scenario.yaml",
-            "--",
-            sys.executable,
-            "job.py",
-        ]
+        mounts = folder / "mounts"
+        command = keeping_mounts(
+            mounts,
+            *(sys.executable, "-m", "testbed", "exec", "scenario.yaml"),
+            *("--", sys.executable, "job.py"),
+        )
         with subprocess.Popen(
             as_user(folder, *command) if who == "user" else command, cwd=folder, env=environment(),
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -329,13 +331,15 @@ def test_every_process_has_what_is_documented(who: str) -> None:
                     time.sleep(0.05)
                 found: dict[str, set[str]] = {}
                 expected, reached = promised(who), promised_reach(who)
+                host = mounts.read_text().splitlines()
                 for pid in [process.pid, *descendants(process.pid)]:
                     name, row = rights(pid, user)
                     assert row == expected[name], name
-                    if who == "root" or name.startswith("a "):
-                        assert reach(pid, folder) == reached[name], name
+                    assert reach(pid, folder, host) == reached[name], name
+                    assert name.startswith("a ") or own_namespaces(pid, process.pid) == set(), name
                     found.setdefault(name, set()).add(str(pid))
                 assert found.keys() == expected.keys() - {"run: a node"}
+                assert reached.keys() == expected.keys()
                 assert len(found["a job's process"]) == len(found["a node's first process"]) == 2
             finally:
                 process.terminate()

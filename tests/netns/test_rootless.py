@@ -15,7 +15,10 @@ from typing import Any
 
 import pytest
 from command_rig import process_name
+from dashboard_queries import address_of, files_of
+from observed_rig import assert_observed_as_documented, is_up
 from private_host import PrivateHost
+from processes_rig import keeping_mounts
 from unprivileged import USER, as_user
 from verdict_rig import accepted_run
 
@@ -270,11 +273,19 @@ def test_the_doctor_says_which_way_this_user_has(user: User) -> None:
     prometheus.program() is None, reason="needs Prometheus, which `make observe` fetches"
 )
 def test_a_users_run_can_be_observed(user: User) -> None:
-    out = user.home / "observed"
-    run = user.testbed("run", user.scenario, "--observe", "--no-figures", "--out", str(out))
+    """Its Prometheus, which the user finds on the path, and its forwarder have the rights that are documented."""
+    out, mounts = user.home / "observed", user.home / "mounts"
+    path = f"PATH={prometheus.require().parent}:{os.environ['PATH']}"
+    command = ("env", path, sys.executable, "-m", "testbed", "run", user.scenario)
+    options = ("--observe", "--no-figures", "--out", str(out))
+    run = user.start(*keeping_mounts(mounts, *command, *options))
+    user.until(lambda: run.poll() is not None or is_up(run.pid))
+    if run.poll() is None:
+        host, address = mounts.read_text().splitlines(), address_of(files_of(out))
+        assert_observed_as_documented(run.pid, "netns, user", address, USER, host)
     _, said = run.communicate(timeout=120)
     assert "Prometheus answers at http://127.0.0.1:" in said, said
     accepted_run(next(out.glob("runs/*")), run.returncode)
     (log,) = out.glob("comparisons/*/observe/prometheus.log")
     assert "level=error" not in log.read_text()
-    assert not list(Path(tempfile.gettempdir()).glob("narrows-*-observe"))
+    assert not list((user.host.run / "tmp").glob("narrows-*-observe"))

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +16,13 @@ from typing import Any
 import pytest
 from dashboard_queries import queries
 from ruamel.yaml import YAML
+from unprivileged import USER, as_user
 
 from testbed.errors import InputError, MachineError
 from testbed.fabric import cleanup
 from testbed.host import prometheus
 from testbed.journal import Journal
+from testbed.process import environment
 from testbed.records import exporter as metrics
 from testbed.runner import dashboard, observe
 from testbed.runner.dashboard import ObservedRun
@@ -158,6 +161,8 @@ def test_prometheus_has_no_rights_and_bounded_storage() -> None:
     alone = " ".join(observe.command("/p", Path("/tmp/n"), None, 9191, unprivileged=True))
     assert "--web.listen-address=127.0.0.1:9191" in alone
     assert "nsenter" not in alone and "reuid" not in alone and "--bounding-set=-all" in alone
+    powerless = observe.command("/p", Path("/tmp/n"), None, unprivileged=True, bounding=False)
+    assert "--no-new-privs" in powerless and "--bounding-set=-all" not in powerless
 
 
 RULES_TEST = """
@@ -284,3 +289,41 @@ def test_prometheus_has_our_settings_whatever_is_in_the_folder(
     texts = dashboard.prometheus_files(OBSERVED)
     assert {name: (home / name).read_text() for name in texts} == texts
     assert cleanup.sweep(journal) and not home.exists()
+
+
+START = """
+import sys
+from pathlib import Path
+from testbed.journal import Journal
+from testbed.runner import observe
+from testbed.runner.dashboard import ObservedRun
+from testbed.user_files import PinnedFolder
+
+about = ObservedRun({}, "127.0.0.1:9464", "http://127.0.0.1:9090", "r1", "server")
+with PinnedFolder(Path(sys.argv[1])).append(observe.LOG) as log:
+    print(observe._start(Journal.open("r1-observe"), about, log, None, 9191).wait())
+"""
+
+
+@pytest.mark.root
+def test_a_user_without_capabilities_starts_what_can_gain_none() -> None:
+    """Start as members of the group ``docker`` start Prometheus: a program of its name, which says what it may do."""
+    with tempfile.TemporaryDirectory(prefix="narrows-observed-") as name:
+        folder, program = Path(name), Path(name, "bin/prometheus")
+        folder.chmod(0o755)
+        program.parent.mkdir()
+        program.write_text("#!/bin/sh\nexec cat /proc/self/status\n")
+        program.chmod(0o755)
+        os.chown(folder, USER, USER)
+        path = f"{program.parent}:{os.environ['PATH']}"
+        own = {"NARROWS_STATE": str(folder / "state"), "TMPDIR": name, "PATH": path}
+        done = subprocess.run(
+            as_user(folder, sys.executable, "-c", START, name),
+            env=environment(**own), cwd=folder, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert (folder / observe.LOG).is_file(), done.stderr
+        log = (folder / observe.LOG).read_text()
+    assert done.stdout == "0\n", log + done.stderr
+    status = dict(line.split(":", 1) for line in log.splitlines())
+    assert status["Uid"].split() == [str(USER)] * 4
+    assert status["NoNewPrivs"].strip() == "1" and int(status["CapEff"], 16) == 0

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import os
 import re
-import socket
-import struct
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from loopback import own_place
+from observed_rig import assert_gains_nothing, connected, promised, rights_of
+from processes_rig import listening
+from unprivileged import USER, as_user
 
 from testbed.host import prometheus
+from testbed.process import environment as with_package
 from testbed.runner import observe
 
 pytestmark = [
@@ -51,13 +53,21 @@ print("; ".join(cleanup.sweep(journal)), flush=True)
 
 
 @contextmanager
-def started(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], int, int, dict[str, str]]]:
-    """The process that started Prometheus, its id, its port, and the environment."""
+def started(
+    tmp_path: Path, *, by_user: bool = False
+) -> Iterator[tuple[subprocess.Popen[str], int, int, dict[str, str]]]:
+    """The process that started Prometheus, its id, its port, and the environment.
+
+    ``by_user``: as a user without capabilities, who finds it on the path.
+    """
     _, port = own_place()
-    environment = {**os.environ, "NARROWS_STATE": str(tmp_path / "state"), "TMPDIR": str(tmp_path)}
+    path = f"{prometheus.require().parent}:{os.environ['PATH']}"
+    own = {"NARROWS_STATE": str(tmp_path / "state"), "TMPDIR": str(tmp_path), "PATH": path}
+    environment = with_package(**own)
+    command = [sys.executable, "-c", PROGRAM, str(port), str(tmp_path)]
     with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(port), str(tmp_path)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
+        as_user(tmp_path, *command) if by_user else command,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=tmp_path,
     ) as parent:  # fmt: skip
         assert parent.stdout is not None
         try:
@@ -72,24 +82,6 @@ def folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="narrows-observed-") as path:
         Path(path).chmod(0o755)
         yield Path(path)
-
-
-def listening(pid: int) -> set[tuple[str, int]]:
-    """Addresses and ports on which the sockets of a process listen, IPv4 and IPv6."""
-    own = set()
-    for path in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(FileNotFoundError):  # closed meanwhile
-            own.add(str(path.readlink()))
-    found = set()
-    for family in ("tcp", "tcp6"):
-        for line in Path(f"/proc/{pid}/net/{family}").read_text().splitlines()[1:]:
-            fields = line.split()
-            if fields[3] == "0A" and f"socket:[{fields[9]}]" in own:
-                host, port = fields[1].split(":")
-                short = len(host) == 8
-                address = socket.inet_ntoa(struct.pack("<I", int(host, 16))) if short else host
-                found.add((address, int(port, 16)))
-    return found
 
 
 def gone(pid: int) -> bool:
@@ -108,18 +100,28 @@ def gone(pid: int) -> bool:
 
 def test_it_has_no_rights_listens_on_loopback_alone_and_leaves_nothing(folder: Path) -> None:
     with started(folder) as (parent, pid, port, _):
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-        status = dict(line.split(":\t", 1) for line in lines)
-        assert set(status["Uid"].split()) == set(status["Gid"].split()) == {str(observe.USER)}
-        assert status["Groups"].strip() == "" and status["NoNewPrivs"] == "1"
-        for kind in ("CapInh", "CapPrm", "CapEff", "CapBnd"):
-            assert int(status[kind], 16) == 0, kind
+        with connected(pid, port):
+            assert rights_of(pid) == promised("docker, root")["Prometheus"]
+        assert_gains_nothing(pid)
         assert listening(pid) == {("127.0.0.1", port)}
         (home,) = folder.glob("narrows-*-observe")
         assert (home.stat().st_mode & 0o777, (home / "data").stat().st_uid) == (0o711, observe.USER)
         said, _ = parent.communicate("\n", timeout=60)
         assert gone(pid) and not home.exists()
         assert re.search(rf"folder {home}", said)
+
+
+def test_a_user_without_capabilities_starts_it_too(folder: Path) -> None:
+    """Members of the group ``docker`` do: it is that user's, and shares the namespaces of whoever starts it."""
+    os.chown(folder, USER, USER)
+    with started(folder, by_user=True) as (parent, pid, port, _):
+        with connected(pid, port):
+            rights = rights_of(pid, USER, other=parent.pid)
+        assert rights == promised("docker, member")["Prometheus"]
+        assert_gains_nothing(pid)
+        assert listening(pid) == {("127.0.0.1", port)}
+        said, _ = parent.communicate("\n", timeout=60)
+        assert gone(pid) and "folder " in said and not list(folder.glob("narrows-*-observe"))
 
 
 def test_it_ends_with_a_parent_that_is_killed_and_clean_removes_its_folder(folder: Path) -> None:
