@@ -62,7 +62,7 @@ def test_one_that_waits_for_a_slow_message_is_not_lost() -> None:
 
 def test_nor_are_several_of_which_each_waits_for_the_next() -> None:
     rig = Rig(FAST, FAST, FAST, SLOW)
-    relays = [rig.relay(number, [number + 1], [number - 1][: number]) for number in range(3)]
+    relays = [rig.relay(number, [number + 1], [number - 1][:number]) for number in range(3)]
     done = rig.run(**dict(zip(rig.names, relays, strict=False)), n3=lambda: rig.send(3, 2))
     assert SLOW_S * 0.99 < done["n2"] < done["n1"] < done["n0"] < SLOW_S * 1.01
 
@@ -77,9 +77,7 @@ def test_the_one_next_to_a_silent_node_finds_out() -> None:
 def test_one_that_does_not_say_that_it_waits_is_lost() -> None:
     rig = Rig(FAST, FAST, SLOW)
     with pytest.raises(NodeLost, match=r"^node 'n0' was lost"):
-        rig.run(
-            n0=rig.relay(0, [2], []), n1=rig.relay(1, [0], [], 1.25), n2=lambda: rig.send(2, 0)
-        )
+        rig.run(n0=rig.relay(0, [2], []), n1=rig.relay(1, [0], [], 1.25), n2=lambda: rig.send(2, 0))
     assert rig.clock.now == 1.25
 
 
