@@ -224,7 +224,7 @@ class SendOrder:
 
     def __init__(self) -> None:
         self._runs: dict[int, deque[_Run]] = {}
-        """What is ready and has not ended, by peer; what the first run of a peer has may go."""
+        """Runs that are ready and have not ended, by peer; those of the first may go."""
         self._behind: dict[_Places, int] = {}
         """How many peers have another run before a send, for those that may not go yet."""
 

@@ -149,7 +149,7 @@ _BY_YOURSELF = (
     "Install and start by yourself what is listed; without an engine: --fabric netns or sim"
 )
 _INSTEAD = {"observe": "Install Prometheus by yourself, so that `prometheus` is on the path"}
-"""What else can be done where the answer is no, keyed by command."""
+"""Advice for where the answer is no, keyed by command."""
 
 
 def changes(name: str) -> list[str]:
