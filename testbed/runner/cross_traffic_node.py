@@ -165,7 +165,8 @@ class Sink:
         self._ends, self._say = ends, say
         self.tests = 0
         self._process: subprocess.Popen[str] | None = None
-        self._ended, self._task = False, HostTask(self._run)
+        self._ended = False
+        self._task = HostTask(self._run)
 
     def await_listening(self) -> None:
         """Return once clients can connect, or it was ended. Raises ExperimentError."""
