@@ -1,8 +1,8 @@
-"""Seventy hostile things, as root and as a user: nothing escalates, nothing is left, nothing ends in a traceback.
+"""Seventy hostile things: nothing escalates, nothing is left, nothing ends in a traceback.
 
-The list is ``hostile_list.ITEMS``. Those whose place is another test name it; all others are tried here: what a job can do by
-one job that tries it all (``hostile_job``), what a file or an argument can do by many commands (``hostile_cases``,
-``hostile_records``), which one process carries out for each of the two (``hostile_commands``).
+The list is ``hostile_list.ITEMS``. Those whose place is another test name it; all others are tried here, as root and as a
+user: what a job can do by one job that tries it all (``hostile_job``), what a file or an argument can do by many commands
+(``hostile_cases``, ``hostile_records``), which one process carries out for each of the two (``hostile_commands``).
 """
 
 from __future__ import annotations

@@ -280,9 +280,9 @@ def test_a_users_run_can_be_observed(user: User) -> None:
     options = ("--observe", "--no-figures", "--out", str(out))
     run = user.start(*keeping_mounts(mounts, *command, *options))
     user.until(lambda: run.poll() is not None or is_up(run.pid))
-    if run.poll() is None:
-        host, address = mounts.read_text().splitlines(), address_of(files_of(out))
-        assert_observed_as_documented(run.pid, "netns, user", address, USER, host)
+    assert run.poll() is None, run.communicate()
+    host, address = mounts.read_text().splitlines(), address_of(files_of(out))
+    assert_observed_as_documented(run.pid, "netns, user", address, USER, host)
     _, said = run.communicate(timeout=120)
     assert "Prometheus answers at http://127.0.0.1:" in said, said
     accepted_run(next(out.glob("runs/*")), run.returncode)

@@ -131,6 +131,11 @@ def test_layers_of_the_page_are_those_of_the_linter() -> None:
         assert all(f"`{module}`" in section("Import rules") for module in rule.split(" -> "))
 
 
+def test_the_channel_alone_opens_netlink() -> None:
+    opened = [path for path in (ROOT / "testbed").rglob("*.py") if "AF_NETLINK" in path.read_text()]
+    assert [str(path.relative_to(ROOT)) for path in opened] == ["testbed/links/tc/netlink.py"]
+
+
 def test_glossary_terms_are_in_the_files_that_it_names() -> None:
     table = glossary()
     assert 70 <= len(table) <= 130

@@ -264,6 +264,23 @@ def test_a_file_that_could_be_imported_only_later_counts_by_its_tests(
     assert counted in capfd.readouterr().out.splitlines()[-1]
 
 
+def test_what_is_skipped_at_its_second_try_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tries = tmp_path / "tries"
+    text = (
+        "from pathlib import Path\nimport pytest\n"
+        f"TRIES = Path({str(tries)!r})\n"
+        "def test_it():\n    if TRIES.exists():\n        pytest.skip('later')\n"
+        "    TRIES.touch()\n    assert False\n"
+    )
+    only_lane(tmp_path, monkeypatch, text)
+    assert suite.main() == 1
+    out = capfd.readouterr().out
+    assert "passed at its second try" not in out
+    assert "1 failed" in out.splitlines()[-1]
+
+
 def test_a_file_that_cannot_be_imported_is_tried_again_by_its_name() -> None:
     case = Xml.fromstring('<testcase classname="" name="tests.unit.test_wire"><error/></testcase>')
     assert suite.name(case) == "tests/unit/test_wire.py"
