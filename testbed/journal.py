@@ -14,11 +14,12 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from testbed.errors import InputError, MachineError
 from testbed.user_files import home
@@ -28,6 +29,7 @@ _SUFFIX = ".journal"
 _BEGINNING_S = 5.0
 MOST_BYTES = 64 << 20
 """Most bytes of a journal that are read: several hundred thousand objects."""
+_LONGEST_LINE = 1 << 16
 KEPT = "kept"
 """The kind of an entry that is no object, but says that the run is to be left standing."""
 
@@ -207,35 +209,47 @@ def _read(path: Path) -> Journal | None:
     what is no journal of this user's, too: whoever else made it, root does not do as it says.
     """
     try:
-        data, age_s = _data(path)
+        with _opened(path) as (file, about):
+            parsed = (entry for line in _lines(file) if (entry := _parse(line)) is not None)
+            head = next(parsed, {})
+            entries = [entry for entry in parsed if _is_entry(entry)]
     except OSError:
         return None
-    lines = data.decode(errors="replace").splitlines()
-    head, *entries = [entry for entry in map(_parse, lines) if entry is not None] or [{}]
-    if not lines and 0 <= age_s < _BEGINNING_S:
+    if not about.st_size and 0 <= time.time() - about.st_mtime < _BEGINNING_S:
         return None
     run, pid, start = (head.get(key) for key in ("run", "pid", "start"))
     if not (isinstance(run, str) and type(pid) is int and isinstance(start, str)):
         return Journal(path, path.stem, 0, "")
-    return Journal(path, run, pid, start, [entry for entry in entries if _is_entry(entry)])
+    return Journal(path, run, pid, start, entries)
 
 
-def _data(path: Path) -> tuple[bytes, float]:
-    """Return a regular file's contents and age in seconds, if it is this user's."""
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[BinaryIO, os.stat_result]]:
+    """Open a regular file to read, if it is this user's."""
     file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         about = os.fstat(file)
         if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid():
             raise PermissionError(errno.EPERM, "no journal of this user", str(path))
         with os.fdopen(file, "rb", closefd=False) as opened:
-            return opened.read(MOST_BYTES), time.time() - about.st_mtime
+            yield opened, about
     finally:
         os.close(file)
 
 
-def _parse(line: str) -> Entry | None:
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    """The lines of a journal's first ``MOST_BYTES``, one at a time; a longer one comes in parts."""
+    left = MOST_BYTES
+    while line := file.readline(min(left, _LONGEST_LINE)):
+        left -= len(line)
+        yield line
+
+
+def _parse(line: bytes) -> Entry | None:
+    if not line.startswith(b"{"):
+        return None
     try:
-        entry = json.loads(line)
+        entry = json.loads(line.decode(errors="replace"))
     except (ValueError, RecursionError):
         return None
     return entry if isinstance(entry, dict) else None

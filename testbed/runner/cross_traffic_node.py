@@ -300,19 +300,19 @@ class NodeTraffic:
 
     def end_sources(self) -> None:
         """Send no more; the last records have been handed over when this returns."""
-        for source in self._sources:
+        sources, self._sources = self._sources, []
+        for source in sources:
             source.end()
-        for source in self._sources:
+        for source in sources:
             source.join()
-        self._sources = []
 
     def end_sinks(self, tests: Mapping[str, int]) -> None:
         """Stop the servers, each once it has seen as many tests as were sent to it, or after a
         while for all: those of a node that was restarted did not see the earlier ones."""
         give_up = time.monotonic() + _END_S
-        for name, sink in self._sinks.items():
+        sinks, self._sinks = self._sinks, {}
+        for name, sink in sinks.items():
             sink.end(tests.get(name, 0), max(0.0, give_up - time.monotonic()))
-        self._sinks = {}
 
 
 def missing() -> MachineError:

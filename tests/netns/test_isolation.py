@@ -256,6 +256,10 @@ def test_other_programs_are_started_as_nobody_too(monkeypatch: pytest.MonkeyPatc
 WAITS = "import os, time; open(f\"here-{os.environ['RANK']}\", 'w').close(); time.sleep(600)"
 
 
+FLOW = "testbed.runner.bulk_flow"
+"""A process of `replay`, at the switch's end of a link."""
+
+
 def promised(who: str) -> dict[str, tuple[str, str, set[str]]]:
     """By process: its user, its capabilities, and its own namespaces, as the documentation has them."""
     return {
@@ -338,7 +342,7 @@ def test_every_process_has_what_is_documented(who: str) -> None:
                     assert reach(pid, folder, host) == reached[name], name
                     assert name.startswith("a ") or own_namespaces(pid, process.pid) == set(), name
                     found.setdefault(name, set()).add(str(pid))
-                assert found.keys() == expected.keys() - {"run: a node"}
+                assert found.keys() == expected.keys() - {"run: a node", FLOW}
                 assert reached.keys() == expected.keys()
                 assert len(found["a job's process"]) == len(found["a node's first process"]) == 2
             finally:
@@ -370,13 +374,25 @@ def test_nodes_of_ours_have_what_is_documented(who: str) -> None:
                         process.stdout.read()
                     )
                     time.sleep(0.05)
-                nodes = []
-                for pid in descendants(process.pid):
+                nodes, flows, others = [], [], {}
+                expected, reached = promised(who), promised_reach(who)
+                for pid in [process.pid, *descendants(process.pid)]:
                     name, row = rights(pid, user)
                     if name == "a node's first process":
                         nodes.append((row, reach(pid, folder)))
-                expected = promised(who)["run: a node"], promised_reach(who)["run: a node"]
-                assert nodes == [expected] * 2
+                    else:
+                        others[name] = row
+                    if name == FLOW:
+                        flows.append(reach(pid, folder))
+                assert nodes == [(expected["run: a node"], reached["run: a node"])] * 2
+                assert others == {
+                    name: expected[name]
+                    for name in expected
+                    if "node" not in name and "job" not in name
+                }
+                mounts, sockets = zip(*flows, strict=True)
+                assert set(map(frozenset, mounts)) == {frozenset(reached[FLOW][0])}
+                assert set.union(*sockets) == reached[FLOW][1]
             finally:
                 process.terminate()
                 process.communicate(timeout=30)

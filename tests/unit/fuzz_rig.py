@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -115,6 +116,18 @@ def hostile(valid: list[Any]) -> st.SearchStrategy[bytes]:
         st.binary(max_size=60),
         objects.map(written),
     )
+
+
+@contextmanager
+def memory_within(most_bytes: int) -> Iterator[None]:
+    """What Python allocates meanwhile is never more than so much at once."""
+    tracemalloc.start()
+    try:
+        yield
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes <= most_bytes, f"{peak_bytes:,} B of {most_bytes:,} B"
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from testbed.errors import MachineError
+from testbed.fabric.host_node import HostTask
 from testbed.runner import cross_traffic, cross_traffic_node
 from testbed.runner.cross_traffic import CrossTraffic, check, crossed_links, failure
 from testbed.runner.cross_traffic_node import FlowEnds
@@ -246,6 +247,21 @@ def test_a_server_that_is_ended_while_it_is_started_ends(monkeypatch: pytest.Mon
     begin.set()
     ending.join(30.0)
     assert not ending.is_alive()
+
+
+def test_what_went_wrong_once_is_not_raised_again() -> None:
+    traffic: Any = object.__new__(cross_traffic_node.NodeTraffic)
+    source: Any = object.__new__(cross_traffic_node.TrafficSource)
+    source._ended, source._task = threading.Event(), HostTask(lambda: json.loads("no JSON"))
+    sink: Any = object.__new__(cross_traffic_node.Sink)
+    sink._process, sink.tests, sink._task = None, 0, HostTask(lambda: json.loads("none"))
+    traffic._sources, traffic._sinks = [source], {"bulk": sink}
+    with pytest.raises(ValueError):
+        traffic.end_sources()
+    with pytest.raises(ValueError):
+        traffic.end_sinks({})
+    traffic.end_sources()
+    traffic.end_sinks({})
 
 
 def test_without_iperf3_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fuzz_rig import TIMEOUT_S, Raw, altered, changed, fuzzed, written
+from fuzz_rig import TIMEOUT_S, Raw, altered, changed, fuzzed, memory_within, written
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +20,8 @@ from testbed.scenario.recorded_paces import MAX_S, MAX_TIMES, read_step_times
 
 pytestmark = pytest.mark.timeout(TIMEOUT_S)
 SOON_S = 30.0
+FACTOR, SPARE_BYTES = 40, 20 << 20
+"""What reading may take: so many times the bytes of the file, and a buffer of 16 MiB."""
 TABLES = [
     "step_ms\n101.5\n99.8\n",
     "# said\nstep,step_ms,busy_us\n0,101.5,99\n1,99.8,95\n",
@@ -42,7 +44,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def outcome(path: Path, read: Callable[[], Any]) -> Any:
     """What was read; None where it was refused, with the file's name."""
     try:
-        return read()
+        with memory_within(FACTOR * path.stat().st_size + SPARE_BYTES):
+            return read()
     except InputError as error:
         assert str(path) in (error.where or ""), error
         assert len(str(error)) < 6000

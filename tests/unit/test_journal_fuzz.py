@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fuzz_rig import TIMEOUT_S, fuzzed, hostile
+from fuzz_rig import TIMEOUT_S, fuzzed, hostile, memory_within
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +20,7 @@ from testbed.journal import Journal, abandoned, cleaners, folder, journals
 
 pytestmark = pytest.mark.timeout(TIMEOUT_S)
 SOON_S = 20.0
+LARGE_BYTES = 4 << 20
 HEAD = {"run": "abc", "pid": 2**22 + 1, "start": "x/1", "began": 1.5}
 ENTRIES: list[Any] = [
     HEAD,
@@ -52,16 +53,42 @@ def test_clean(state: Path, lines: list[bytes], headed: bool, as_json: bool) -> 
     os.utime(path, (0, 0))
     before = standing()
     began_s = time.monotonic()
-    try:
-        main(["clean", "--all", *["--json"] * as_json])
-        code: Any = 0
-    except SystemExit as left:
-        code = left.code or 0
+    with memory_within(4 * LARGE_BYTES):
+        try:
+            main(["clean", "--all", *["--json"] * as_json])
+            code: Any = 0
+        except SystemExit as left:
+            code = left.code or 0
     assert code in (0, 3)
     assert time.monotonic() - began_s < SOON_S
     assert path.exists() == (code == 3)
     assert standing() == before
     path.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("part", [b"{}\n", b"\n", b"[", b"{", b'{"kind": 1}\n'])
+def test_a_large_journal_that_names_nothing_takes_little_memory(state: Path, part: bytes) -> None:
+    path = state / "large.journal"
+    path.write_bytes(json.dumps(HEAD).encode() + b"\n" + part * (LARGE_BYTES // len(part)))
+    try:
+        with memory_within(LARGE_BYTES // 4):
+            (read,) = journals()
+        assert (read.run, read.entries) == (HEAD["run"], [])
+    finally:
+        path.unlink()
+
+
+def test_of_a_journal_without_end_the_beginning_is_read(state: Path) -> None:
+    entry = json.dumps({"kind": "folder", "path": "/nowhere/narrows-marks-fuzzed"}) + "\n"
+    path = state / "endless.journal"
+    path.write_text(json.dumps(HEAD) + "\n" + entry)
+    os.truncate(path, 1 << 40)  # zeros that take no room
+    try:
+        with memory_within(LARGE_BYTES // 4):
+            (read,) = journals()
+        assert read.entries == [json.loads(entry)]
+    finally:
+        path.unlink()
 
 
 def standing() -> list[str]:
