@@ -66,7 +66,8 @@ class EmptyRun(InputError):
 
 @dataclass(frozen=True)
 class Run:
-    """One run. All times are seconds of model time: wall time divided by the dilation."""
+    """One run. All times but those of ``events`` are seconds of model time: wall time divided by
+    the dilation."""
 
     path: Path
     manifest: Mapping[str, Any]

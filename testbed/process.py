@@ -5,9 +5,11 @@ from __future__ import annotations
 import ctypes
 import errno
 import gc
+import io
 import os
 import re
 import resource
+import select
 import signal
 import stat
 import sys
@@ -19,6 +21,7 @@ from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 from testbed import ASIDE
 from testbed.errors import InputError, brief
@@ -435,3 +438,28 @@ def rarely_collected() -> Iterator[None]:
 
 if __name__ == "__main__":
     main()
+
+
+class InterruptibleInput(io.FileIO):
+    """Standard input of which every signal ends the wait, before it is read on.
+
+    A plain read would go on waiting where the signal came just before the kernel was asked: its
+    handler, in Python, runs only between instructions. Takes the process's wake-up descriptor.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(0, closefd=False)
+        self._signalled, writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
+
+    @classmethod
+    def as_text(cls) -> io.TextIOWrapper:
+        """Return it as lines of UTF-8; what is none is replaced."""
+        return io.TextIOWrapper(io.BufferedReader(cls()), encoding="utf-8", errors="replace")
+
+    def readinto(self, buffer: Any, /) -> int | None:
+        """Read what there is, once there is something; handlers of signals run meanwhile."""
+        while self.fileno() not in select.select([self.fileno(), self._signalled], [], [])[0]:
+            with suppress(BlockingIOError):
+                os.read(self._signalled, 64)
+        return super().readinto(buffer)

@@ -173,7 +173,7 @@ class HostNode:
         return None if self._group is None else self._group.carried()
 
     def record(self, event: dict[str, object]) -> None:
-        """Hand ``event`` to the run's records, when nothing more urgent is to be done."""
+        """Queue ``event`` for the background thread, which hands it on in order."""
         self._recorded = self._background.submit(self._hand_over, event, self._recorded)
 
     def close(self) -> None:

@@ -3,7 +3,7 @@ a line.
 
 runs/<utc>_<scenario>_<algorithm>_s<seed>_<hash8>/
 ├─ manifest.json   scenario.yaml   compose.yaml (docker)   profile.json (if named)
-├─ summary.json (at the end)
+├─ evidence.json   certificate.json   summary.json (at the end)
 ├─ events/<role>-<rank>.jsonl      links.jsonl      traffic.jsonl (cross traffic)
 └─ log/
 

@@ -1,9 +1,8 @@
 """The control network: JSON objects over a socket, one a line, and the session's end, where nodes
 report.
 
-From a node: hello {node, token, pid}, up, ready, event {event}, burst {record}, done {summary,
-counters}, ended,
-             error {…}, alive.
+From a node: hello {node, token}, up, ready, event {event}, burst {record}, done {summary, …},
+             ended {part}, error {message, …}, alive.
 To a node:   job {job, peers, traffic, …}, start {t0_ns}, end, link {sample}, flow {…}, keep.
 
 Every node's messages arrive in one queue. A closed connection or ``SILENCE_S`` without a sign of

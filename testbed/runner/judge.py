@@ -203,7 +203,7 @@ Sum = Callable[[Path, Verdict], dict[str, Any]]
 def write_verdict(
     plan: TrialPlan, outcome: TrialOutcome, look: Look | None = None, summed_up: Sum = summarise
 ) -> dict[str, Any]:
-    """Find the verdict, write ``certificate.json`` and ``summary.json``, return the run's entry.
+    """Find the verdict, write evidence, certificate and summary, return the run's entry.
 
     ``look``: how its messages are found in its records; those of training, if not said. Raises
     ExperimentError where nodes have said what cannot be judged.

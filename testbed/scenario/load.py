@@ -239,7 +239,8 @@ def _neighbours(path: Path) -> str:
 
 
 def for_seed(loaded: Loaded, seed: int) -> Loaded:
-    """``loaded`` for runs with ``seed``. Its hash stays the file's."""
+    """Return ``loaded`` with traces begun where ``seed`` has them begin. Its hash stays the
+    file's."""
     events = tuple(
         _begun(event, loaded.traces[event.key].duration_s, seed)
         if isinstance(event, TraceEvent) and event.offset_per_seed

@@ -266,8 +266,8 @@ WITH_COLUMNS = ("csv", "iperf3")
 
 
 MAX_BYTES = 64 * 2**20
-HINT = "Name a trace file: they are text or JSON"
 """Larger files are refused."""
+HINT = "Name a trace file: they are text or JSON"
 
 _BY_WIDTH = {2: "pairs", 6: "riiser"}
 """Formats of numbers between white space, by how many stand on a line."""

@@ -100,7 +100,7 @@ class CompressedCodec:
         return [(number, self.encode_bucket(number)) for number in range(len(self._replica.shards))]
 
     def begin_step(self) -> None:
-        """Before the first shard of a step: what its controller wants of it."""
+        """Ask the controller, before a step's first shard, for densities and what it watches."""
         self.encoded, self._stats = {}, self._observer.stats()
         self._wants_curves = self._observer.wants_curves()
         self._density, self._densities = self._controller.density(), self._observer.densities()

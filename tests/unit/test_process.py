@@ -1,6 +1,11 @@
-"""Sleeping until deadlines on processors that wake up late."""
+"""Sleeping until deadlines on processors that wake up late; signals while standard input is awaited."""
 
 from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 
@@ -98,3 +103,43 @@ def test_who_is_stopped_sleeps_no_longer_than_a_nap(monkeypatch: pytest.MonkeyPa
     begun_ns, due_ns = clock.now_ns, clock.now_ns + 10**9
     sleeper.sleep(due_ns, due_ns, lambda: clock.now_ns > begun_ns + NAP_NS // 2)
     assert clock.now_ns - begun_ns <= NAP_NS + 50_000
+
+
+READS = """
+import signal, sys, threading
+from testbed.process import InterruptibleInput
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # the other thread takes it
+for line in InterruptibleInput.as_text():
+    print(repr(line), flush=True)
+"""
+
+
+def test_a_signal_that_interrupts_no_read_ends_the_wait_all_the_same() -> None:
+    """As one does that comes between Python's last look for signals and the read."""
+    with subprocess.Popen(
+        [sys.executable, "-c", READS], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            process.stdin.write("ä\n".encode() + b"\xff\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == b"'\xc3\xa4\\n'\n"
+            assert process.stdout.readline() == "'\ufffd\\n'\n".encode()
+            time.sleep(0.3)  # until it waits: earlier, any read would be given up
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20.0) == 7
+        finally:
+            process.kill()
+
+
+def test_standard_input_that_ends_is_read_to_its_end() -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", READS],
+        input=b"one\ntwo",
+        capture_output=True,
+        timeout=20.0,
+        check=True,
+    )
+    assert told.stdout == b"'one\\n'\n'two'\n"

@@ -9,7 +9,6 @@ made.
 
 from __future__ import annotations
 
-import io
 import json
 import signal
 import sys
@@ -39,7 +38,7 @@ from testbed.links.replay.delivery_report import EndReport
 from testbed.links.replay.link_player import LinkPlayer, end_report
 from testbed.links.replay.replay import Replay
 from testbed.links.shaper import Shaper
-from testbed.process import PRIORITY, raise_open_files, schedule_threads
+from testbed.process import PRIORITY, InterruptibleInput, raise_open_files, schedule_threads
 from testbed.scenario.link_state import FRAME_BYTES, LinkDirection, LinkState
 from testbed.topology import Cable, Interface
 
@@ -242,10 +241,8 @@ def main(kind: type[AgentServer] = AgentServer) -> None:
     raise_open_files()
     for name in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(name, lambda *_: sys.exit(0))
-    if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(errors="replace")
     try:
-        serve(lines_of(sys.stdin), kind)
+        serve(lines_of(InterruptibleInput.as_text()), kind)
     except WireError as error:
         raise SystemExit(f"links agent: {error}") from None
     except (OSError, RuntimeError, MemoryError) as error:
