@@ -41,7 +41,7 @@ demo: $(NEEDED) $(if $(OBSERVE),observe)  ## train 4 workers and a server on FAB
 test: setup  ## every test that this machine can run; results in build/
 	@export NARROWS_REQUIRE=$${NARROWS_REQUIRE-$$($(SETUP) capabilities)}; $(BIN)/python tests/suite.py
 
-nightly: setup  ## all of them and what takes long: every fault, ten times as many kills, fifty times as many hostile files, benchmarks; LANE="unit docker": these alone
+nightly: setup observe  ## all of them and what takes long: every fault, ten times as many kills, fifty times as many hostile files, benchmarks; LANE="unit docker": these alone
 	@export NARROWS_REQUIRE=$${NARROWS_REQUIRE-$$($(SETUP) capabilities)} NARROWS_KILLS=300 NARROWS_FUZZ=10000; $(BIN)/python tests/suite.py --nightly $(addprefix --lane ,$(LANE))
 
 coverage: setup  ## the same, and which modules the tests hardly run
