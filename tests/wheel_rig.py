@@ -124,7 +124,10 @@ def short_run(installed: Installed, fabric: str) -> Path:
     runs = [*installed.folder.glob("runs/*")]
     assert len(runs) == 1, done.stderr
     (records,) = runs
-    accepted_run(records, done.returncode)
+    if fabric == "sim":  # where there is no processor to blame
+        assert done.returncode == 0, done.stderr
+    else:
+        accepted_run(records, done.returncode)
     return records
 
 
