@@ -436,10 +436,6 @@ def rarely_collected() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-if __name__ == "__main__":
-    main()
-
-
 class InterruptibleInput(io.FileIO):
     """Standard input of which every signal ends the wait, before it is read on.
 
@@ -463,3 +459,7 @@ class InterruptibleInput(io.FileIO):
             with suppress(BlockingIOError):
                 os.read(self._signalled, 64)
         return super().readinto(buffer)
+
+
+if __name__ == "__main__":
+    main()
