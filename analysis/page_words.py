@@ -1,5 +1,5 @@
 """Sentences of the report's page: what came of each algorithm, how k followed the link, what the
-certificate says of each link, and which lamp that is.
+certificate says of each link, and which indicator that is.
 """
 
 from __future__ import annotations
@@ -280,7 +280,7 @@ def repeat_command(runs: Sequence[Run], baseline: str | None = None, margin: flo
 
 
 @dataclass(frozen=True, slots=True)
-class Lamp:
+class Indicator:
     """The judgement of one link direction, from the certificate."""
 
     end: str
@@ -297,21 +297,21 @@ class Trust:
     meaning: str
     certificate: bool
     messages: str
-    lamps: tuple[Lamp, ...]
+    indicators: tuple[Indicator, ...]
 
 
 def trust(run: Run) -> Trust:
     """Read the certificate of ``run``, if it has one."""
     path = run.path / CERTIFICATE
     known = read_json(path) if path.is_file() else None
-    lamps = () if known is None else tuple(_lamp(link, known) for link in known["links"])
+    indicators = () if known is None else tuple(_indicator(link, known) for link in known["links"])
     meaning = VERDICTS.get(run.verdict, "This verdict is not one of ours.")
     if run.verdict == "valid" and known is None and run.manifest["fabric"] == VIRTUAL:
         meaning = (
             "It came to its end, and its counts agree. Links were modelled: nothing to certify."
         )
     messages = _messages((known or {}).get("completion") or {})
-    return Trust(run.verdict, meaning, known is not None, messages, lamps)
+    return Trust(run.verdict, meaning, known is not None, messages, indicators)
 
 
 def _messages(completion: Mapping[str, Any]) -> str:
@@ -332,7 +332,7 @@ def _messages(completion: Mapping[str, Any]) -> str:
     )
 
 
-def _lamp(link: Mapping[str, Any], certificate: Mapping[str, Any]) -> Lamp:
+def _indicator(link: Mapping[str, Any], certificate: Mapping[str, Any]) -> Indicator:
     end = f"{link['link']} {link['direction']}"
     checks = list(_checks(link, certificate))
     factor = float(certificate["thresholds"]["degraded_factor"])
@@ -342,7 +342,7 @@ def _lamp(link: Mapping[str, Any], certificate: Mapping[str, Any]) -> Lamp:
     if worst == "valid" and states[0] == "not judged":
         worst = "not judged"  # a rate that no queue tested was not found to be as asked
     words = (*wrong, *(said for said, _, _ in checks if said))
-    return Lamp(end, "invalid" if wrong else worst, words)
+    return Indicator(end, "invalid" if wrong else worst, words)
 
 
 def _checks(

@@ -1,5 +1,5 @@
 """Checks of links against limits: rates, outages, delays, loss and lateness, each as a result with
-a sentence.
+a sentence. How much loss can be chance: ``evidence.py``.
 """
 
 from __future__ import annotations

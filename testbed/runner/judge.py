@@ -1,5 +1,5 @@
 """From a trial's records to its verdict, its certificate and its summary, and whether nodes'
-counts agree.
+counts, and the hashes of their replicas, agree.
 """
 
 from __future__ import annotations

@@ -92,7 +92,9 @@ def departures(found: Row) -> None:
     rows = rows_by(found, "highest_mbit", "alternative")
     assert {name for _, name in rows} == {"narrows", "tc-htb", "tc-htb-1ms", "tc-tbf"}
     for row in rows.values():
-        assert row["packets"] > 10 and row["missing"] >= 0, row
+        # tc's classes may stay dead from the trace's first outage on
+        assert row["packets"] > (10 if row["alternative"] == "narrows" else 0), row
+        assert row["missing"] >= 0, row
         assert 0 <= row["median_ms"] <= row["p99_ms"], row
     for highest in {highest for highest, _ in rows}:
         ours, theirs = rows[highest, "narrows"], rows[highest, "tc-htb"]
@@ -216,9 +218,9 @@ def test_every_suite_is_looked_at() -> None:
         pytest.param(
             name,
             marks=[
-                *([] if name in SHORT else [pytest.mark.nightly]),
+                *([] if name in SHORT else [pytest.mark.nightly, pytest.mark.timed]),
+                *([pytest.mark.judged] if name in {"replay", *JUDGED} - {*SHORT} else []),
                 *([pytest.mark.optional] if name == "agreement" else []),
-                *([pytest.mark.timed, pytest.mark.judged] if name == "replay" else []),
             ],
         )
         for name in LOOKS

@@ -579,19 +579,19 @@ def link(**parts: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_lamp_of_a_link(
+def test_indicator_of_a_link(
     groups: list[list[Run]], tmp_path: Path, parts: dict[str, Any], state: str, words: str
 ) -> None:
     certificate = {"links": [link(**parts)], "thresholds": LIMITS, "seconds": 40.0}
     (tmp_path / "certificate.json").write_text(json.dumps(certificate))
     run = groups[0][0]
     known = page_words.trust(Run(tmp_path, run.manifest, run.summary, run.events, run.links))
-    (lamp,) = known.lamps
-    assert (lamp.end, lamp.state) == ("server down", state)
-    assert words in " ".join(lamp.sentences)
+    (indicator,) = known.indicators
+    assert (indicator.end, indicator.state) == ("server down", state)
+    assert words in " ".join(indicator.sentences)
 
 
-def test_a_lamp_of_an_older_certificate(groups: list[list[Run]], tmp_path: Path) -> None:
+def test_a_indicator_of_an_older_certificate(groups: list[list[Run]], tmp_path: Path) -> None:
     """Those do not say how many packets passed the class, nor how long outages were."""
     own = link(queue={"direct_packets": 3}, **outages(bytes=0))
     del own["queue"]["class_packets"], own["outages"]["seconds"]
@@ -599,7 +599,7 @@ def test_a_lamp_of_an_older_certificate(groups: list[list[Run]], tmp_path: Path)
     (tmp_path / "certificate.json").write_text(json.dumps(certificate))
     run = groups[0][0]
     known = page_words.trust(Run(tmp_path, run.manifest, run.summary, run.events, run.links))
-    assert known.lamps[0].state == "valid"
+    assert known.indicators[0].state == "valid"
 
 
 def test_what_is_known_of_messages_is_said(groups: list[list[Run]], tmp_path: Path) -> None:
@@ -632,7 +632,7 @@ def test_a_link_that_was_idle_is_not_judged(
     (tmp_path / "certificate.json").write_text(json.dumps(certificate))
     run = groups[0][0]
     own = Run(tmp_path, run.manifest, run.summary, run.events, run.links)
-    assert page_words.trust(own).lamps[0].state == "not judged"
+    assert page_words.trust(own).indicators[0].state == "not judged"
     page = Page(render([[own]]))
     assert any("1 nothing off; rate untested" in words for words in page.words)
 

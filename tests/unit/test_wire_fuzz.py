@@ -257,6 +257,18 @@ def test_random_messages_of_a_bucket(message: bytes, layers: bool) -> None:
         assert layers or message[:4] != b"NRWL\1\0\0\0"
 
 
+def peak_bytes(payload: bytes, size: int) -> int:
+    """Most that Python allocates at once to decode this, for a vector of ``size`` and a short one."""
+    tracemalloc.start()
+    try:
+        for receiver in (size, min(size, 300)):
+            with suppress(WireError):
+                decode(payload, receiver)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
 @fuzzed
 @given(st.sampled_from(CODINGS), NUMBERS, NUMBERS, NUMBERS, st.binary(max_size=300))
 def test_memory_is_bounded_by_what_the_receiver_waits_for(
@@ -266,12 +278,6 @@ def test_memory_is_bounded_by_what_the_receiver_waits_for(
     for call in (*index_codecs.WARM, *random_loops.WARM):  # compiling takes memory
         call()
     payload = header(coding, size, count, length) + body
-    tracemalloc.start()
-    try:
-        for receiver in (size, min(size, 300)):
-            with suppress(WireError):
-                decode(payload, receiver)
-        held = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert held < 12 * len(body) // 4 + 4 * len(payload) + 10_000
+    most_bytes = 12 * len(body) // 4 + 4 * len(payload) + 10_000
+    # tracemalloc counts every thread: that of pytest-xdist may have received something meanwhile
+    assert any(peak_bytes(payload, size) < most_bytes for _ in range(3))

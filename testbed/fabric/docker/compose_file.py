@@ -1,4 +1,7 @@
-"""The Compose file of a run, as plain data from plain data. Accepted by Compose 1.29 and 2."""
+"""The Compose file of a run, as plain data from plain data. Accepted by Compose 1.29 and 2.
+
+What all nodes have alike (read-only root, no capabilities) stands in ``compose/base.yaml``.
+"""
 
 from __future__ import annotations
 

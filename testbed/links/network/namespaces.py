@@ -1,5 +1,5 @@
-"""Network namespaces: entering one for a moment, making a named one, and how TCP and multicast are
-set in each.
+"""Network namespaces: entering one for a moment, making a named one, and the kernel's settings of
+TCP and multicast in each. Congestion control is a route's (``devices.py``).
 
 A namespace is given by a path (``/run/netns/x``, ``/proc/PID/ns/net``); ``None`` is one's own.
 Entering concerns the calling thread alone.

@@ -3,7 +3,8 @@
 Rank and world are told under the names that torchrun (``PET_…``), PyTorch, gloo, NCCL, TensorPipe
 and programs made for Open MPI's ``mpirun`` read.
 
-Variables of a job that its user names, as Docker's ``--env`` and ``--env-file`` read them.
+Variables of a job that its user names, as Docker's ``--env`` and ``--env-file`` read them. Which
+others reach nodes: ``testbed/process.py``.
 
 What a command line has everybody may read: secrets are given in a file, or by their names alone.
 
