@@ -48,8 +48,10 @@ class _Line:
             self._send({"what": what, "ns": time.monotonic_ns()})
             if self._socket is None:
                 return None
-            answer = self._socket.makefile("rb").readline()
-            return int(json.loads(answer)["ns"]) if answer else None
+            try:
+                return int(json.loads(self._socket.makefile("rb").readline())["ns"])
+            except (OSError, ValueError):  # whoever listened has gone
+                return None
 
     def _send(self, message: dict[str, object]) -> None:
         if self._process != os.getpid():  # never a parent's connection after a fork
@@ -66,15 +68,15 @@ class _Line:
         path = os.environ.get(_WHERE)
         if not path:
             return
+        ranks = {key: int(os.environ.get(key.upper(), "0")) for key in ("rank", "local_rank")}
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             connection.connect(path)
-        except OSError:
+            connection.sendall(json.dumps({"what": "hello", **ranks}).encode() + b"\n")
+        except OSError:  # nobody listens, or has no room for another
             connection.close()
             return
         self._socket = connection
-        ranks = {key: int(os.environ.get(key.upper(), "0")) for key in ("rank", "local_rank")}
-        connection.sendall(json.dumps({"what": "hello", **ranks}).encode() + b"\n")
 
 
 _line = _Line()

@@ -152,8 +152,8 @@ def _frames(done: Messages, refused: Mapping[str, int]) -> Iterator[str]:
         # The kernel counts the end of a stream as a byte, and a peer may have ended its own
         # already.
         ends = received - counted["bytes_received"]
-        # What its own queue refuses the kernel counts as sent, and again when it goes (to the byte
-        # right: the peers' counts).
+        # What its own queue refuses the kernel counts as sent, and again when it goes: more was
+        # sent than counted. Whether all of it came, the counts of its peers say.
         again = sent - counted["bytes_sent"]
         segments = _segment_bytes([message])
         whole = again % gcd(*segments) == 0 and again <= _REFUSED * counted["bytes_sent"]

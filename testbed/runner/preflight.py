@@ -241,11 +241,9 @@ def measured(segments: int, *, fresh: bool = False) -> tuple[int, int]:
 def _read(segments: int) -> tuple[int, int] | None:
     try:
         kept = json.loads(_file().read_text())
-    except (OSError, ValueError):
+        flow, machine = kept[str(segments)] if kept["boot"] == _boot() else (None, None)
+    except (OSError, ValueError, LookupError, TypeError):  # there is none, or it is not ours
         return None
-    flow, machine = (
-        kept.get(str(segments), (None, None)) if _boot() == kept.get("boot") else (None, None)
-    )
     return (flow, machine) if isinstance(flow, int) and isinstance(machine, int) else None
 
 
@@ -254,7 +252,8 @@ def _write(segments: int, rates: tuple[int, int]) -> None:
     path = _file()
     with suppress(OSError, ValueError):
         kept = json.loads(path.read_text()) if path.exists() else {}
-        kept = kept if kept.get("boot") == _boot() else {"boot": _boot()}
+        same = isinstance(kept, dict) and kept.get("boot") == _boot()
+        kept = kept if same else {"boot": _boot()}
         new = path.with_suffix(f".{os.getpid()}")
         new.write_text(json.dumps({**kept, str(segments): rates}))
         new.replace(path)

@@ -31,7 +31,7 @@ class Remaining:
         self._algorithms, self._processes = algorithms, processes
         self._loading = in_process
         self.took_s: list[float | None] = [None] * len(algorithms)
-        """Seconds that each run took, by place, without loading; None where not known."""
+        """Seconds that each run took, by index, without loading; None where not known."""
         self._over: set[int] = set()
         self._begun: float | None = None
 
@@ -46,7 +46,7 @@ class Remaining:
             self._loading, self._begun = False, now
 
     def over(self, index: int, took_s: float | None) -> None:
-        """The run at ``place`` has ended."""
+        """The run with that index has ended."""
         self._over.add(index)
         self.took_s[index], self._begun = took_s, None
 

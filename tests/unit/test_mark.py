@@ -7,6 +7,7 @@ import resource
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -82,6 +83,43 @@ def test_nobody_has_to_listen(tmp_path: Path) -> None:
     for marks in ("", str(tmp_path / "nobody")):
         done = run(SCRIPT, marks)
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+CLOSED_AT_ONCE = """
+import select, socket
+class Late(socket.socket):
+    def connect(self, path):
+        super().connect(path)
+        ended = select.poll()
+        ended.register(self, select.POLLHUP)
+        assert ended.poll(20_000)
+socket.socket = Late
+"""
+"""Before a script: a connection is used only when its other end has been closed."""
+
+
+@pytest.mark.parametrize("before", [CLOSED_AT_ONCE, ""], ids=["at once", "without an answer"])
+def test_a_script_goes_on_when_its_connection_is_closed(tmp_path: Path, before: str) -> None:
+    """As for want of room for another connection, or when the session ends."""
+    closed = []
+
+    def accept() -> None:
+        connection, _ = listening.accept()
+        if not before:
+            assert connection.recv(1, socket.MSG_PEEK)  # what nobody reads makes the end an error
+        connection.close()
+        closed.append(connection)
+
+    path = tmp_path / "marks"
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen()
+        thread = threading.Thread(target=accept)
+        thread.start()
+        done = run(f"{before}{SCRIPT}", str(path))
+        thread.join(20)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert len(closed) == 1
 
 
 def test_all_begin_at_the_instant_they_are_told(listener: MarkListener) -> None:
