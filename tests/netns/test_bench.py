@@ -42,7 +42,8 @@ def test_static_and_swing_once(state: Path, tmp_path: Path) -> None:
             # What a verdict calls valid; others may let a burst pass at first, which shows in a short measurement.
             most = THRESHOLDS.ratio_deviation if name == "narrows" else 0.05
             assert row["delivered/asked"] == pytest.approx(1, abs=most), row
-            assert row["payload/asked"] == pytest.approx(PAYLOAD * row["delivered/asked"], rel=0.02)
+            # the receiver's own clock says when its second is over: on a busy machine 50 ms late
+            assert row["payload/asked"] == pytest.approx(PAYLOAD * row["delivered/asked"], rel=0.06)
             assert 0 < row["cpu_s_per_gb"] < 1000
     assert rows["", "unshaped"]["gbit_s"] > 0.5
     swing = {

@@ -70,7 +70,8 @@ def lateness(found: Row) -> None:
     assert set(rows) == {(loops, name) for loops in (0, 4) for name in names}
     for (_, name), row in rows.items():
         assert row["changes_per_s"] == 100
-        assert 0 < row["p50_ms"] <= row["max_ms"] < 1000, row
+        # a change shows half a packet's time before it is due, if it is made at its instant
+        assert -0.5 < row["p50_ms"] <= row["max_ms"] < 1000, row
         if name == "narrows":
             # of 99 changes; what was never announced was never made
             assert row["not_seen"] <= 5, row

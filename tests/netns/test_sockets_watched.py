@@ -259,6 +259,15 @@ def test_what_is_kept_is_bounded_for_all_nodes_together(
     assert "more than 10 connections ended" in [node.missed for node in ended.values()]
 
 
+def dropped(netns: str) -> int:
+    """Notifications for which netlink sockets of that namespace had no room."""
+    command = ["nsenter", f"--net={netns}", "cat", "/proc/net/netlink"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    table = done.stdout.splitlines()
+    column = table[0].split().index("Drops")
+    return sum(int(line.split()[column]) for line in table[1:])
+
+
 def test_notifications_that_the_kernel_dropped_are_said(
     rig: Rig, nodes: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,6 +280,10 @@ def test_notifications_that_the_kernel_dropped_are_said(
         for _ in range(100):
             connect(netns, address).close()
             listener.accept()[0].close()
+        give_up = time.monotonic() + 20
+        while not dropped(netns):  # the kernel tells of sockets when it finds the time
+            assert time.monotonic() < give_up
+            time.sleep(0.02)
         monkeypatch.undo()
         all_ended.set()
         time.sleep(0.5)

@@ -50,9 +50,11 @@ def sh(*command: str, check: bool = True, **options: object) -> str:
     """Its output. Raises CalledProcessError with what it said."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload]
     if check and done.returncode:
-        raise subprocess.CalledProcessError(
+        error = subprocess.CalledProcessError(
             done.returncode, command, done.stdout, f"{done.stdout}{done.stderr}"
         )
+        error.add_note(error.stderr)
+        raise error
     return str(done.stdout)
 
 
