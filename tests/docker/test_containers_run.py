@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_rig import Command, Write
+from command_rig import Command
 from crossed_rig import TRAFFIC, of, records, write
 from rights_rig import RunningCommand, assert_documented
 from standing import assert_gone, run_in
@@ -87,12 +87,14 @@ def test_racks_carry_cross_traffic(finished: Finished) -> None:
 # every day test_fabric.py sees the cause of a container's death, and test_run_failures.py has the step
 @pytest.mark.nightly
 def test_a_killed_container_is_named_with_its_step(
-    tmp_path: Path, scenario: Write, image: str, nothing_left: None
+    tmp_path: Path, image: str, nothing_left: None
 ) -> None:
-    command = Command(tmp_path, "run", scenario(steps=2000), "--fabric", "docker")
+    """Until then all processes have the rights that are documented; of others' processes root alone may read them."""
+    bulk = "{name: bulk, from: noise-0, to: noise-1, kind: tcp, at: 0 s}"
+    path = write(tmp_path, traffic=bulk, steps=2000)
+    command = Command(tmp_path, "run", path, "--fabric", "docker")
     command.until(lambda: len(command.steps()) > 10, 200.0)
     running = RunningCommand(command.process.pid, run_in(tmp_path), "run", tmp_path, {"0": "root"})
-    # Of others' processes root alone may read them.
     rows = running.rows() if os.getuid() == 0 else []
     worker = f"narrows-{run_in(tmp_path)}-worker-1"
     subprocess.run(["docker", "kill", worker], capture_output=True, check=True)

@@ -12,12 +12,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from command_rig import Command, descendants
+from command_rig import Command, command_line, descendants
+from crossed_rig import write
 from netns_rig import standing
 from processes_rig import (
     keeping_mounts,
@@ -253,11 +254,20 @@ def test_other_programs_are_started_as_nobody_too(monkeypatch: pytest.MonkeyPatc
     assert "Read-only file system" in done.stderr
 
 
+IN_GUEST = "NARROWS_GUEST_RIGHTS" in os.environ
+"""Whether tests/guest has started this in a guest, where every process is as documented for a guest."""
+OTHERS = {
+    "root": {},
+    "user": {str(USER): "the user"},
+    "guest": {str(USER): "the folder's owner"},
+}
+"""Names of user ids in the documentation, by who starts the command."""
+CALLERS = ["guest"] if IN_GUEST else ["root", "user"]
 WAITS = "import os, time; open(f\"here-{os.environ['RANK']}\", 'w').close(); time.sleep(600)"
 
 
-FLOW = "testbed.runner.bulk_flow"
-"""A process of `replay`, at the switch's end of a link."""
+FLOWS = {"replay": {"testbed.runner.bulk_flow"}, "run": {"iperf3 -c", "iperf3 -s"}}
+"""Processes beside the nodes, by verb: at the switch's end of a link, and at both ends of cross traffic."""
 
 
 def promised(who: str) -> dict[str, tuple[str, str, set[str]]]:
@@ -287,32 +297,33 @@ def reach(pid: int, directory: Path, host: Sequence[str] = ()) -> tuple[set[str]
     return own_mounts(pid, names, host), set(sockets_of(pid))
 
 
-def rights(pid: int, user: int) -> tuple[str, tuple[str, str, set[str]]]:
+def rights(pid: int, who: str) -> tuple[str, tuple[str, str, set[str]]]:
     """A process's row, read off itself."""
     status = status_of(pid)
     words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
     module = next((word for word in words if word.startswith("testbed.")), "testbed")
-    if len(status["NSpid"]) > 1:
+    if words[0] == "iperf3":
+        module = " ".join(words[:2])
+    elif len(status["NSpid"]) > 1:
         module = "a node's first process" if status["NSpid"][-1] == "1" else "a job's process"
-    name = user_of(status, {str(user): "the user", "0": "root"})
+    name = user_of(status, {"0": "root", **OTHERS[who]})
     return module, (name, power_of(pid), own_namespaces(pid))
 
 
 @contextmanager
 def folder_of(who: str) -> Iterator[Path]:
-    """An empty folder that all may enter, root's or the user's."""
+    """An empty folder that all may enter, root's or the user's; in a guest root works in the user's."""
     with tempfile.TemporaryDirectory(prefix="narrows-isolation-") as made:
         folder = Path(made)
         folder.chmod(0o755)
-        if who == "user":
+        if who != "root":
             os.chown(folder, USER, USER)
         yield folder
 
 
-@pytest.mark.parametrize("who", ["root", "user"])
+@pytest.mark.parametrize("who", CALLERS)
 def test_every_process_has_what_is_documented(who: str) -> None:
     """A user's ``testbed``, agent and forking process have their namespaces in common."""
-    user = USER if who == "user" else -1
     with folder_of(who) as folder:
         (folder / "scenario.yaml").write_text(SCENARIO)
         (folder / "job.py").write_text(WAITS)
@@ -337,12 +348,12 @@ def test_every_process_has_what_is_documented(who: str) -> None:
                 expected, reached = promised(who), promised_reach(who)
                 host = mounts.read_text().splitlines()
                 for pid in [process.pid, *descendants(process.pid)]:
-                    name, row = rights(pid, user)
+                    name, row = rights(pid, who)
                     assert row == expected[name], name
                     assert reach(pid, folder, host) == reached[name], name
                     assert name.startswith("a ") or own_namespaces(pid, process.pid) == set(), name
                     found.setdefault(name, set()).add(str(pid))
-                assert found.keys() == expected.keys() - {"run: a node", FLOW}
+                assert found.keys() == expected.keys() - {"run: a node"}.union(*FLOWS.values())
                 assert reached.keys() == expected.keys()
                 assert len(found["a job's process"]) == len(found["a node's first process"]) == 2
             finally:
@@ -352,50 +363,55 @@ def test_every_process_has_what_is_documented(who: str) -> None:
 
 # every day test_every_process_has_what_is_documented reads the processes of exec
 @pytest.mark.nightly
-@pytest.mark.parametrize("who", ["root", "user"])
-def test_nodes_of_ours_have_what_is_documented(who: str) -> None:
-    user = USER if who == "user" else -1
+@pytest.mark.parametrize("who", CALLERS)
+@pytest.mark.parametrize("verb", FLOWS)
+def test_nodes_of_ours_have_what_is_documented(verb: str, who: str) -> None:
+    bulk = "{name: bulk, from: noise-0, to: noise-1, kind: tcp, at: 0 s}"
+    options = ["--seconds", "60"] if verb == "replay" else []
     with folder_of(who) as folder:
-        (folder / "scenario.yaml").write_text(
-            SCENARIO.replace(
-                "{worker: {role: worker, count: 2}}",
-                "{server: {role: server}, worker: {role: worker, count: 1}}",
-            )
-        )
-        command = [sys.executable, "-m", "testbed", "replay", "scenario.yaml", "--seconds", "60"]
+        write(folder, traffic=bulk, steps=2000)
+        command = [sys.executable, "-m", "testbed", verb, "crossed.yaml", *options]
         with subprocess.Popen(
             as_user(folder, *command) if who == "user" else command, cwd=folder, env=environment(),
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         ) as process:  # fmt: skip
             try:
                 give_up = time.monotonic() + 90
-                while not list(folder.glob("runs/*/links.jsonl")):
+                while not carries_traffic(process.pid, verb):
                     assert time.monotonic() < give_up and process.poll() is None, (
                         process.stdout.read()
                     )
                     time.sleep(0.05)
-                nodes, flows, others = [], [], {}
                 expected, reached = promised(who), promised_reach(who)
+                rows: dict[str, list[Any]] = {}
                 for pid in [process.pid, *descendants(process.pid)]:
-                    name, row = rights(pid, user)
-                    if name == "a node's first process":
-                        nodes.append((row, reach(pid, folder)))
-                    else:
-                        others[name] = row
-                    if name == FLOW:
-                        flows.append(reach(pid, folder))
-                assert nodes == [(expected["run: a node"], reached["run: a node"])] * 2
-                assert others == {
-                    name: expected[name]
-                    for name in expected
-                    if "node" not in name and "job" not in name
-                }
-                mounts, sockets = zip(*flows, strict=True)
-                assert set(map(frozenset, mounts)) == {frozenset(reached[FLOW][0])}
-                assert set.union(*sockets) == reached[FLOW][1]
+                    with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+                        name, row = rights(pid, who)
+                        rows.setdefault(name, []).append((row, reach(pid, folder)))
+                nodes = rows.pop("a node's first process")
+                assert nodes == [(expected["run: a node"], reached["run: a node"])] * 5
+                known = {name for name in expected if "node" not in name and "job" not in name}
+                assert rows.keys() == known - set().union(*FLOWS.values()) | FLOWS[verb]
+                for name, processes in rows.items():
+                    assert [row for row, _ in processes] == [expected[name]] * len(processes)
+                for name in FLOWS[verb]:
+                    mounts, sockets = zip(*(reach for _, reach in rows[name]), strict=True)
+                    assert set(map(frozenset, mounts)) == {frozenset(reached[name][0])}, name
+                    assert set.union(*sockets) == reached[name][1], name
             finally:
                 process.terminate()
                 process.communicate(timeout=30)
+
+
+def carries_traffic(command: int, verb: str) -> bool:
+    """Whether flows are connected, and no process of the command is still being started."""
+    lines = {pid: command_line(pid) for pid in descendants(command)}
+    sockets: set[str] = set()
+    for pid, line in lines.items():
+        if any(name in line.replace("\0", " ") for name in FLOWS[verb]):
+            sockets.update(sockets_of(pid))
+    started = not any("node_launcher" in line for line in lines.values())
+    return started and {"inet", "listening inet"} <= sockets
 
 
 FORKS = """

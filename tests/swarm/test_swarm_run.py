@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import tarfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from lab import CLOCKS, Lab, child
+from processes_rig import status_of
+from rights_rig import Container, Row, RunningCommand, assert_documented
 from verdict_rig import accepted_run, accepted_runs
 
 from testbed.process import environment
@@ -54,6 +59,12 @@ train:
 algorithms: [topk-0.15]
 congestion: cubic
 """
+CROSSED = (
+    SCENARIO.replace("count: 3}}", "count: 3}}, noise: {{role: host, count: 2}}")
+    + """
+traffic: [{{name: bulk, from: noise-0, to: noise-1, kind: tcp, at: 0 s}}]
+"""
+)
 DISTURBED = """
 name: disturbed
 nodes: {{server: {{role: server}}, worker: {{role: worker, count: 3}}, noise: {{role: host, count: 2}}}}
@@ -99,6 +110,17 @@ print(pathlib.Path("data/word.txt").read_text(), os.environ["WORLD_SIZE"], int(v
 pathlib.Path(os.environ["NARROWS_OUTPUT"], "weights").write_bytes(bytes([os.getuid() % 256]))
 print("of thread", os.environ["OMP_NUM_THREADS"], "in", os.environ["NARROWS_NODE"])
 """
+OWNER = 4711
+"""Owns the folder of a job: nobody is root in a task."""
+FAILS = """
+echo $RANK > $NARROWS_OUTPUT/rank
+mkfifo /tmp/go
+read go < /tmp/go
+echo begun
+test $RANK = 2 && exit 7
+sleep 300
+"""
+"""A job that waits until somebody writes to the pipe in its /tmp."""
 STEPS = 14
 REACHED_S, NAMED_S, ENDED_S = 300.0, 10.0, 300.0
 """Where something hangs: beside other tests three engines and a run of half a minute have taken over 90 s."""
@@ -165,6 +187,41 @@ class SwarmRun:
         steps = {(e["node"], e["step"]): e["payload_crc"] for e in events["step"]}
         accuracy = [(e["node"], e["step"], e["accuracy"]) for e in events["evaluation"]]
         return {"payloads": steps, "accuracy": sorted(accuracy)}
+
+
+def rights(lab: Lab, pid: int, verb: str, folder: Path) -> list[tuple[str, Row]]:
+    """Rights of the processes of a run in ``folder``. ``pid``: of the command, on the first host."""
+    users = {"0": "root", str(OWNER): "the folder's owner"}
+    of_the_lab = frozenset({"net", "mnt", "pid", "uts"})
+    return RunningCommand(
+        pid, run_in(folder), verb, folder, users,
+        of_the_test=of_the_lab, containers=partial(containers_of, lab),
+    ).rows()  # fmt: skip
+
+
+def run_in(folder: Path) -> str:
+    """The id of the run in ``folder``, as its containers bear it."""
+    (stack,) = folder.glob("runs/*/stack.yaml")
+    return re.findall(r"narrows\.run: \W?(\w+)", stack.read_text())[0]
+
+
+def containers_of(lab: Lab, run: str) -> Iterator[Container]:
+    """A run's containers on all hosts."""
+    shown = ["--no-trunc", "--format", "{{.ID}} {{.Names}}"]
+    for host in lab.hosts:
+        listed = host.run("docker", "ps", *shown, "--filter", f"label=narrows.run={run}")
+        for identity, name in map(str.split, listed.splitlines()):
+            yield Container(name, first_process(identity), host.pid)
+
+
+def first_process(container: str) -> int:
+    """The process that is number 1 in a container, whichever engine has made it."""
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended meanwhile
+            number = status_of(path.name)["NSpid"][-1]
+            if number == "1" and container in (path / "cgroup").read_text():
+                return int(path.name)
+    raise AssertionError(f"no process in container {container}")
 
 
 @pytest.mark.parametrize("other", ["sim", pytest.param("docker", marks=pytest.mark.nightly)])
@@ -245,18 +302,29 @@ def _check_rack(directory: Path, members: list[str]) -> None:
 
 
 def executed(
-    lab: Lab, folder: Path, *command: str, scenario: str = BARE, stands: bool = False
+    lab: Lab,
+    folder: Path,
+    *command: str,
+    scenario: str = BARE,
+    meanwhile: Callable[[subprocess.Popen[str]], None] | None = None,
+    stands: bool = False,
 ) -> tuple[subprocess.CompletedProcess[str], Path]:
     """``testbed exec`` on the first host, in a folder of its own; also the run's directory."""
     (folder / "scenario.yaml").write_text(scenario)
-    os.chown(folder, 4711, 4711)  # nobody is root in a task
+    os.chown(folder, OWNER, OWNER)
     here = ["env", "-C", str(folder), sys.executable, "-m"]  # nsenter begins at the root
     options = [*here, "testbed", "exec", "scenario.yaml", "--fabric", "swarm"]
-    done = subprocess.run(
-        lab.manager.command(*options, *command),
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment(),
-        timeout=REACHED_S, check=False,
-    )  # fmt: skip
+    line = lab.manager.command(*options, *command)
+    with subprocess.Popen(
+        line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment()
+    ) as process:
+        try:
+            if meanwhile is not None:
+                meanwhile(process)
+            said = process.communicate(timeout=REACHED_S)[0]
+        finally:
+            process.kill()
+    done = subprocess.CompletedProcess(line, process.returncode, said)
     if stands:
         assert len({line.split()[0] for line in lab.left()}) == 3, done.stdout
         lab.manager.run(sys.executable, "-m", "testbed", "clean", "--all", cwd=folder)
@@ -304,11 +372,32 @@ def test_a_command_of_ones_own_runs_on_three_hosts(lab: Lab, tmp_path: Path) -> 
 def test_a_rank_that_fails_on_another_host_is_named_with_its_status(
     lab: Lab, tmp_path: Path
 ) -> None:
-    """And what it has written is there, also while its task is left standing."""
-    (tmp_path / "job.sh").write_text(
-        "echo $RANK > $NARROWS_OUTPUT/rank; echo begun; test $RANK = 2 && exit 7; sleep 300"
+    """And what it has written is there, also while its task is left standing.
+
+    Until then all processes have the rights that are documented.
+    """
+    (tmp_path / "job.sh").write_text(FAILS)
+    rows = []
+
+    def meanwhile(process: subprocess.Popen[str]) -> None:
+        pipes: list[Path] = []
+        give_up = time.monotonic() + REACHED_S
+        while len(pipes) < 3:
+            assert process.poll() is None, process.communicate()[0]
+            assert time.monotonic() < give_up
+            time.sleep(0.2)
+            if list(tmp_path.glob("runs/*/stack.yaml")):
+                firsts = [each.first for each in containers_of(lab, run_in(tmp_path))]
+                tops = [Path(f"/proc/{first}/root/tmp/go") for first in firsts]
+                pipes = [pipe for pipe in tops if pipe.exists()]
+        rows.extend(rights(lab, child(process.pid), "exec", tmp_path))
+        for pipe in pipes:
+            pipe.write_text("go\n")
+
+    done, directory = executed(
+        lab, tmp_path, "--keep", "--", "sh", "job.sh", meanwhile=meanwhile, stands=True
     )
-    done, directory = executed(lab, tmp_path, "--keep", "--", "sh", "job.sh", stands=True)
+    assert_documented(rows, "swarm", "exec")
     assert done.returncode == 1
     assert "rank 2 on node 'worker-2' ended with status 7; its last output: begun" in done.stdout
     ended = {e["node"]: (e["status"], e["asked"]) for e in read_events(directory)["process"]}
@@ -322,8 +411,10 @@ def test_a_rank_that_fails_on_another_host_is_named_with_its_status(
 def test_clean_removes_what_a_killed_controller_left_on_every_host(
     lab: Lab, tmp_path: Path
 ) -> None:
-    run = SwarmRun(lab, tmp_path / "killed", "swarm", 1000)
+    """Until then all processes have the rights that are documented."""
+    run = SwarmRun(lab, tmp_path / "killed", "swarm", 1000, text=CROSSED)
     run.await_steps()
+    rows = rights(lab, child(run.process.pid), "run", run.folder)
     assert len({line.split()[0] for line in lab.left()}) == 3
     os.kill(child(run.process.pid), signal.SIGKILL)
     run.ended()
@@ -331,6 +422,7 @@ def test_clean_removes_what_a_killed_controller_left_on_every_host(
     (removed,) = json.loads(cleaned)["runs"]
     assert sum("secret" in thing for thing in removed["removed"]) == 1
     assert lab.await_nothing_left() == []
+    assert_documented(rows, "swarm", "run")
 
 
 @pytest.mark.nightly

@@ -591,7 +591,7 @@ def test_indicator_of_a_link(
     assert words in " ".join(indicator.sentences)
 
 
-def test_a_indicator_of_an_older_certificate(groups: list[list[Run]], tmp_path: Path) -> None:
+def test_an_indicator_of_an_older_certificate(groups: list[list[Run]], tmp_path: Path) -> None:
     """Those do not say how many packets passed the class, nor how long outages were."""
     own = link(queue={"direct_packets": 3}, **outages(bytes=0))
     del own["queue"]["class_packets"], own["outages"]["seconds"]

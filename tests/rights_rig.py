@@ -1,12 +1,12 @@
 """Rights of the processes of a run in containers, read from ``/proc``, and what ``docs/privileges.md`` says they are.
 
-The engine is asked for the process ids of containers, and for nothing else.
+Engines are asked for the process ids of containers, and for nothing else.
 """
 
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +33,8 @@ _CAPABILITIES = {12: "NET_ADMIN", 19: "SYS_PTRACE", 21: "SYS_ADMIN", 23: "SYS_NI
 _FILTER = ["2"]
 """The mode of seccomp in which a filter decides."""
 _SHAPER, _AGENT = "narrows.shaper", "testbed.links.agent.server"
+_CONTROLLER, _HOST_AGENT = "_narrows_controller.", "_narrows_agent."
+"""In the names of a swarm's containers that are none of its nodes'."""
 
 
 def promised(by: str, verb: str) -> dict[str, Row]:
@@ -46,6 +48,26 @@ def promised(by: str, verb: str) -> dict[str, Row]:
         process: {key: parts(cell) if key in _LISTS else cell for key, cell in row.items()}
         for process, row in rows.items()
     }
+
+
+@dataclass(frozen=True)
+class Container:
+    """A container of a run. ``first``: process id of its first process, as this machine's ``/proc`` has it."""
+
+    name: str
+    first: int
+    host: int | str = "self"
+    """A process with the namespaces of the host that it is on."""
+
+
+def containers_of(run: str) -> Iterator[Container]:
+    """A run's containers in this machine's engine."""
+    ask = ["docker", "ps", "--quiet", "--filter", f"label=narrows.run={run}"]
+    ids = subprocess.run(ask, check=True, capture_output=True, text=True).stdout.split()
+    ask = ["docker", "inspect", "--format", "{{.Name}} {{.State.Pid}}", *ids]
+    answer = subprocess.run(ask, check=True, capture_output=True, text=True).stdout
+    for name, pid in map(str.split, answer.splitlines()):
+        yield Container(name, int(pid))
 
 
 @dataclass
@@ -63,6 +85,8 @@ class RunningCommand:
     """``/proc/PID/status`` of whoever started it."""
     of_the_test: frozenset[str] = frozenset()
     """Namespaces that the test has made for the command."""
+    containers: Callable[[str], Iterator[Container]] = containers_of
+    """Returns the containers of a run, by its id."""
 
     def rows(self) -> list[tuple[str, Row]]:
         """Each process's name in the documentation, and its rights."""
@@ -70,9 +94,10 @@ class RunningCommand:
             (self._name_on_host(pid), self._on_host(pid))
             for pid in [self.pid, *descendants(self.pid)]
         ]
-        for container, first in _containers(self.run):
-            for pid in _sharing_mounts(first):
-                rows.append((self._name_inside(container, pid, first), self._inside(pid)))
+        for container in self.containers(self.run):
+            for pid in _sharing_mounts(container.first):
+                row = self._inside(pid, container.host)
+                rows.append((self._name_inside(container, pid), row))
         return rows
 
     def _on_host(self, pid: int) -> Row:
@@ -95,7 +120,7 @@ class RunningCommand:
             "sockets": set(sockets_of(pid)),
         }
 
-    def _inside(self, pid: int) -> Row:
+    def _inside(self, pid: int, host: int | str) -> Row:
         status = status_of(pid)
         names = {str(self.folder): "its folder", str(self.folder / "runs"): "runs/ in it"}
         root = [line.split()[5] for line in mountinfo(pid) if line.split()[4] == "/"][-1]
@@ -104,7 +129,7 @@ class RunningCommand:
             "capabilities": _capabilities(status),
             "no new privileges": "yes" if status["NoNewPrivs"] == ["1"] else "no",
             "seccomp": "the engine's" if status["Seccomp"] == _FILTER else "none",
-            "namespaces of its own": own_namespaces(pid, self.pid),
+            "namespaces of its own": own_namespaces(pid, host),
             "root": "read-only" if "ro" in root.split(",") else "writable",
             MOUNTS: writable_mounts(pid, names),
             "sockets": set(sockets_of(pid)),
@@ -116,14 +141,25 @@ class RunningCommand:
             return "docker exec of the agent" if _AGENT in line else f"{self.verb}: docker exec"
         return _AGENT if _AGENT in line else f"{self.verb}: testbed"
 
-    def _name_inside(self, container: str, pid: int, first: int) -> str:
+    def _name_inside(self, container: Container, pid: int) -> str:
         line = command_line(pid)
-        if container.endswith(_SHAPER):
+        if container.name.endswith(_SHAPER):
             return f"the shaper's {_AGENT if _AGENT in line else 'own processes'}"
-        if pid == first:
-            return f"{self.verb}: a container's first process"
+        if _CONTROLLER in container.name:
+            return "the controller's task"
         module = next((word for word in line.split("\0") if word.startswith("testbed.")), "")
-        return f"{self.verb}: {module or 'a process of the job'}"
+        if _HOST_AGENT in container.name:
+            return "an agent's first process" if pid == container.first else module
+        if pid == container.first:
+            return f"{self.verb}: a container's first process"
+        program = module or iperf3_end(line) or "a process of the job"
+        return f"{self.verb}: {program}"
+
+
+def iperf3_end(line: str) -> str:
+    """Return which end of a flow of cross traffic a command line is, as the tables name it, or nothing."""
+    words = line.split("\0")
+    return f"iperf3 {words[1]}" if words[0] == "iperf3" else ""
 
 
 def _capabilities(status: Mapping[str, list[str]]) -> set[str]:
@@ -131,16 +167,6 @@ def _capabilities(status: Mapping[str, list[str]]) -> set[str]:
     sets = [int(status[f"Cap{kind}"][0], 16) for kind in ("Inh", "Prm", "Eff", "Bnd", "Amb")]
     numbers = {number for bits in sets for number in range(bits.bit_length()) if bits >> number & 1}
     return {_CAPABILITIES.get(number, f"capability {number}") for number in numbers}
-
-
-def _containers(run: str) -> Iterator[tuple[str, int]]:
-    """Names of a run's containers, and the process id of the first process of each."""
-    ask = ["docker", "ps", "--quiet", "--filter", f"label=narrows.run={run}"]
-    ids = subprocess.run(ask, check=True, capture_output=True, text=True).stdout.split()
-    ask = ["docker", "inspect", "--format", "{{.Name}} {{.State.Pid}}", *ids]
-    answer = subprocess.run(ask, check=True, capture_output=True, text=True).stdout
-    for name, pid in map(str.split, answer.splitlines()):
-        yield name, int(pid)
 
 
 def _sharing_mounts(first: int) -> Iterator[int]:
