@@ -51,6 +51,7 @@ class PsWorkerExchange(WorkerSide):
         super().__init__(node, peers)
         self.last_step = None  # the server says which
         self._patience = _PATIENCE
+        self._servers = frozenset(peers.servers)
         self._updates: dict[tuple[int, int], Message] = {}
         self._expected: set[tuple[int, int]] = set()
         """Steps and buckets that were submitted, and have no update yet."""
@@ -140,7 +141,7 @@ class PsWorkerExchange(WorkerSide):
         """The next message. ``servers``: who is to send it, the first one unless others are
         given."""
         awaited = servers or self._peers.servers[:1]
-        others = [other for other in self._peers.servers if other not in awaited]
+        others = self._servers.difference(awaited)
         timeout_s = self._peers.timeout_s * self._patience
         return self._receive(Kind.UPDATE, step, timeout_s, awaited, others)
 

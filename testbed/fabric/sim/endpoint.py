@@ -348,20 +348,16 @@ class VirtualEndpoint:
         """The next message. Raises NodeLost when nothing was coming in for ``timeout`` s, and those
         awaited have given no other sign of life."""
         self.wait = wait = Wait(awaited, waiting, self._clock.now)
-        item = self._next(timeout)
+        patience_s, item = timeout, None
         while item is None:
-            item = self._next(self._patience_s(wait, timeout))
+            try:
+                item = self._inbox.get(patience_s)
+            except TimeoutError:
+                patience_s = self._patience_s(wait, timeout)
         wait.heard_s, wait.over = self._clock.now, True
         if isinstance(item, NodeLost):
             raise item
         return item
-
-    def _next(self, timeout: float) -> Message | NodeLost | None:
-        """The oldest item of the inbox; None after ``timeout`` seconds without one."""
-        try:
-            return self._inbox.get(timeout)
-        except TimeoutError:
-            return None
 
     def _patience_s(self, wait: Wait, timeout: float) -> float:
         """Return how much longer to wait now that nothing came. Raises NodeLost of those who are
@@ -406,7 +402,7 @@ class VirtualEndpoint:
         self.received[sender] = self.received.get(sender, 0) + size
         cost_s = self.network.costs.receive_s
         self._free_s = max(now_s, self._free_s) + cost_s
-        times = (time_s - t0_s for time_s in (sent_s, first_s, now_s, self._free_s))
+        times = sent_s - t0_s, first_s - t0_s, now_s - t0_s, self._free_s - t0_s
         read = Message(message.kind, message.step, message.bucket, sender, message.body, *times)
         if cost_s:
             self._clock.at(self._free_s, self._inbox.put, read)

@@ -10,6 +10,7 @@ Networks*, 6.5.2.)
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import reduce
 from random import Random
 from statistics import NormalDist
 from typing import Any, NamedTuple
@@ -72,7 +73,7 @@ def _fill(capacity: Floats, paths: Indices, weight: Floats, limit: Floats) -> Ra
         load = np.bincount(path.ravel(), w.repeat(hops), len(spare))
         level = np.divide(spare, load, out=np.full(len(spare), np.inf), where=load > 0)
         offered = level[path]
-        least = offered.min(1)
+        least = reduce(np.minimum, offered.T)  # hops are few: faster than offered.min(1)
         lowest = least.min()
         settled = own <= w * lowest  # these get all they want, whatever becomes of the others
         if len(rows := settled.nonzero()[0]):
