@@ -25,7 +25,7 @@ from analysis.figures.algorithms import front, phases
 from analysis.load import Run, load_all, load_groups, lowest_seeds
 from analysis.statistics import Interval, times
 from analysis.style import save
-from testbed.algorithms import Algorithm
+from testbed.algorithm import Algorithm
 from testbed.errors import InputError
 from testbed.records.events import PHASES
 from testbed.records.run_directory import to_json, write_atomically

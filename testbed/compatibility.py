@@ -12,7 +12,8 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from testbed.algorithms import PATTERNS, ROWS, SUFFIXES, Algorithm, Pattern, extended
+from testbed.algorithm import Algorithm, Pattern
+from testbed.algorithms import PATTERNS, ROWS, SUFFIXES, extended
 from testbed.compress.base import Recipe, RecipeChoice, codings, needs_all, selectors
 from testbed.compress.layout import Layout
 from testbed.control.base import Controller, controllers

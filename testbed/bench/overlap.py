@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Literal, get_args
 
-from testbed.algorithms import Algorithm
+from testbed.algorithm import Algorithm
 from testbed.bench.results import (
     ATTEMPTS,
     ResultCheck,

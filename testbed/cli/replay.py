@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from testbed.algorithms import ROWS, Algorithm
+from testbed.algorithm import Algorithm
+from testbed.algorithms import ROWS
 from testbed.cli import options
 from testbed.cli.options import rerun
 from testbed.compatibility import check, resolve

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from testbed.algorithms import Algorithm
+from testbed.algorithm import Algorithm
 from testbed.errors import InputError
 from testbed.fidelity.summary import ENTRY, entry, finished
 from testbed.records.run_directory import (

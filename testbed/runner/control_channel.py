@@ -38,7 +38,7 @@ _Needs = dict[str, type | tuple[type, ...]]
 _SAYS: dict[str, _Needs] = {
     "hello": {},
     "up": {},
-    "ready": {},
+    "ready": {"run": str},
     "alive": {},
     "event": {"event": dict},
     "burst": {"record": dict},

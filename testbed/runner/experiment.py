@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self, TypedDict
 
-from testbed.algorithms import Algorithm
+from testbed.algorithm import Algorithm
 from testbed.compatibility import check_momentum, check_nodes, resolve
 from testbed.control.base import controllers
 from testbed.errors import InputError

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from testbed.algorithms import Algorithm
+from testbed.algorithm import Algorithm
 from testbed.errors import ExperimentError, InputError
 from testbed.fabric.node_launcher import command_in
 from testbed.fidelity.evidence import Trip

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from testbed.algorithms import Algorithm
+from testbed.algorithm import Algorithm
 from testbed.compatibility import resolve
 from testbed.compress.layout import Layer, Layout, pieces
 from testbed.errors import InputError

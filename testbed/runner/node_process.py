@@ -125,9 +125,10 @@ def run_assignment(assignment: Assignment) -> None:
 
 
 def _await_others(assignment: Assignment, traffic: NodeTraffic) -> None:
-    """Say that this node is ready, once it would receive every flow to it, and wait for t0."""
+    """Say that this node is ready for its run, once it would receive every flow to it, and wait for
+    t0."""
     traffic.await_sinks()
-    assignment.lines.send("ready")
+    assignment.lines.send("ready", run=assignment.labels["run"])
     await_start(assignment)
 
 

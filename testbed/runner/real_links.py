@@ -104,10 +104,12 @@ class RealTrial(LinkTrial):
         return {"job": job.to_json()}
 
     def _assign(self) -> None:
-        """Hand every node its job, and wait until all are ready."""
+        """Hand every node its job, and wait until all are ready for it, whatever a host that was
+        late says of an earlier one."""
         for name in self._ours:
             self._hand_job(name)
-        self.session.await_all("ready", self._ours, self.prepare_s, self._on_message)
+        run = self.directory.path.name
+        self.session.await_all("ready", self._ours, self.prepare_s, self._on_message, run)
 
     def _hand_job(self, name: str) -> None:
         spec, places = self.specs[name], [self.session.places[node] for node in self._training]
@@ -189,7 +191,7 @@ class RealTrial(LinkTrial):
             self.crossing.take(record)
         elif kind == "up" and self._under_way:
             self._hand_job(node)
-        elif kind == "ready" and self._under_way:
+        elif kind == "ready" and self._under_way and message["run"] == self.directory.path.name:
             assert self.t0_ns is not None
             self._start_node(node, self.t0_ns)
 

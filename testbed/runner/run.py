@@ -19,7 +19,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from testbed.algorithms import Algorithm
+from testbed.algorithm import Algorithm
 from testbed.errors import ExperimentError, InputError, Interrupted, NarrowsError
 from testbed.fabric.sim.network import Costs
 from testbed.fidelity.summary import finished

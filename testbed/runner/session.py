@@ -192,9 +192,10 @@ class Session:
         nodes: Iterable[str],
         timeout_s: float = float("inf"),
         take: Callable[[str, dict[str, Any]], None] | None = None,
+        run: str | None = None,
     ) -> None:
-        """Until all of ``nodes`` but those that the run goes on without have sent ``kind``;
-        ``take`` gets all that comes.
+        """Until all of ``nodes`` but those that the run goes on without have sent ``kind``, which
+        must name ``run`` if that is given; ``take`` gets all that comes.
 
         Raises ExperimentError after ``timeout_s``, and what ``messages`` raises.
         """
@@ -204,7 +205,8 @@ class Session:
         for node, message in self.messages(timeout_s):
             if take is not None:
                 take(node, message)
-            if message["type"] in (kind, "lost"):
+            sent = message["type"] == kind and run in (None, message.get("run"))
+            if sent or message["type"] == "lost":
                 missing.discard(node)
             missing -= set(self.lost_worker_budget.lost)
             if not missing:

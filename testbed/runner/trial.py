@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from testbed.algorithms import Algorithm
+from testbed.algorithm import Algorithm
 from testbed.errors import NarrowsError, NodeLost
 from testbed.records.run_directory import RunDirectory
 from testbed.runner.experiment import Experiment

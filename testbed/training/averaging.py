@@ -44,7 +44,7 @@ from testbed.training.job import Job
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from testbed.algorithms import Algorithm
+    from testbed.algorithm import Algorithm
     from testbed.compress.base import Memory
     from testbed.compress.layout import Layout
 

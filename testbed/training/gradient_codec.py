@@ -13,7 +13,7 @@ from zlib import crc32
 import numpy as np
 import torch
 
-from testbed.algorithms import Algorithm
+from testbed.algorithm import Algorithm
 from testbed.compress.base import selectors
 from testbed.compress.compressor import EncodedBucket, together
 from testbed.compress.gradient_stats import refuse

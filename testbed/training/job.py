@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from testbed.algorithms import Algorithm
+from testbed.algorithm import Algorithm
 from testbed.errors import InputError
 from testbed.exchange.base import TransferTiming
 from testbed.node import Message, Node

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from random import Random
 
-from testbed.algorithms import Algorithm
+from testbed.algorithm import Algorithm
 from testbed.compatibility import BUCKETS
 from testbed.errors import InputError
 from testbed.exchange.base import ExchangeSpec, Membership, ServerSide, WorkerSide, exchanges

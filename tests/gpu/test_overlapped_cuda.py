@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 
 from overlap_rig import DENSE, TOPK, Stage, overlapped
 
-from testbed.algorithms import Algorithm
+from testbed.algorithm import Algorithm
 
 pytestmark = [
     pytest.mark.gpu,

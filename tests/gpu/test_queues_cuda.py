@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 from overlap_rig import DENSE, TOPK, Stage, overlapped
 from test_overlapped_threads import Hosts
 
-from testbed.algorithms import Algorithm
+from testbed.algorithm import Algorithm
 from testbed.compress.aggregate import Aggregate
 from testbed.compress.base import Recipe, RecipeChoice, Sparse
 from testbed.compress.compressor import Compressor

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from testbed.algorithms import PATTERNS, Algorithm, Pattern, ways
+from testbed.algorithm import Algorithm, Pattern
+from testbed.algorithms import PATTERNS, ways
 from testbed.cli.algorithms import algorithms
 from testbed.compatibility import check, known, resolve
 from testbed.compress.base import codings, memories, selectors

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from not_empty import not_empty
 from overlap_rig import BUCKETS, STEPS, Stage, overlapped
 
-from testbed.algorithms import Algorithm
+from testbed.algorithm import Algorithm
 from testbed.compress.layout import Layout, in_buckets, pieces
 from testbed.errors import InputError
 from testbed.records.events import ServedRecord

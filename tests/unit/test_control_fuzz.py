@@ -74,7 +74,7 @@ EVENTS = [
 FROM_NODES: list[Any] = [
     HELLO,
     {"type": "up"},
-    {"type": "ready"},
+    {"type": "ready", "run": "first"},
     {"type": "alive"},
     *({"type": "event", "event": event} for event in EVENTS),
     {"type": "burst", "record": {"kind": "sent", "flow": "bulk", "due_s": 0.0, "start_s": 0.0, "stop_s": 1.0,

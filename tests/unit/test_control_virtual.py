@@ -13,7 +13,7 @@ import torch
 from virtual_run import SCENARIO, carried_out
 from virtual_setup import ALGORITHMS, Stage
 
-from testbed.algorithms import Algorithm
+from testbed.algorithm import Algorithm
 from testbed.compatibility import known, resolve
 from testbed.control.base import controller_seed, controllers, replay_decisions, replay_densities
 from testbed.errors import ExperimentError, InputError

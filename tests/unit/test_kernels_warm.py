@@ -13,8 +13,6 @@ from not_empty import not_empty
 from testbed.compress.kernels import compilation
 
 KERNELS = Path(compilation.__file__).parent
-SPARE = {"read_passes"}
-"""Of benchmarks alone."""
 
 
 @pytest.mark.parametrize(
@@ -30,13 +28,13 @@ def test_every_module_of_loops_is_warmed(path: Path) -> None:
         for name in compilation.MODULES
         for call in import_module(f"testbed.compress.kernels.{name}").WARM
     ]
-    assert path.stem in SPARE or set(module.WARM) <= set(warmed)
+    assert set(module.WARM) <= set(warmed)
 
 
 def test_loops_are_compiled_in_one_way() -> None:
     """With numba's own decorators they would be kept somewhere else, or nowhere."""
     for path in not_empty(KERNELS.glob("*.py")):
-        if path.stem != "jit":
+        if path.stem != "compilation":
             assert "njit" not in path.read_text().replace("@compiled", ""), path
 
 

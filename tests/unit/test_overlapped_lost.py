@@ -9,7 +9,7 @@ import pytest
 import torch
 from overlap_rig import BUCKETS, DENSE, PACE_S, TIMEOUT_S, TOPK, Alter, Stage, overlapped
 
-from testbed.algorithms import Algorithm
+from testbed.algorithm import Algorithm
 from testbed.errors import GradientError, NodeLost, WireError
 from testbed.node import Kind, Message
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from overlap_rig import BUCKETS, DENSE, PACE_S, QSGD, STEPS, TOPK, Stage, overlapped, parameters
 
-from testbed.algorithms import Algorithm
+from testbed.algorithm import Algorithm
 from testbed.compress.payload import decode
 from testbed.node import Kind, Message
 

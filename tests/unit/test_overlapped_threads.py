@@ -14,7 +14,7 @@ import torch
 from loopback import own_place
 from overlap_rig import DENSE, TOPK, Stage, overlapped, parameters
 
-from testbed.algorithms import Algorithm
+from testbed.algorithm import Algorithm
 from testbed.errors import NodeLost, WireError
 from testbed.fabric.host_node import HostClock, HostNode
 from testbed.node import Kind, Message

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from testbed.algorithms import Algorithm
+from testbed.algorithm import Algorithm
 from testbed.runner.comparison import interleaved
 from testbed.runner.progress import Progress, Remaining, _facts, duration
 

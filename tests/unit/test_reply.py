@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from testbed.algorithms import Algorithm
+from testbed.algorithm import Algorithm
 from testbed.compress.base import Sparse, codings, needs_all
 from testbed.compress.layout import Layout
 from testbed.compress.payload import decode

@@ -30,7 +30,7 @@ from analysis.page_data import (
     watched_end,
 )
 from analysis.report import PAGE, SCRIPTS, render, sentences, write_report
-from testbed.algorithms import Algorithm
+from testbed.algorithm import Algorithm
 from testbed.errors import InputError
 from testbed.fidelity.verdict import Verdict
 

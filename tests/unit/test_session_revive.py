@@ -157,10 +157,33 @@ def test_a_host_that_was_ready_too_late_takes_the_next_job(
         process.inbox.put(message)
     process._do(process.inbox.get())
     said = iter(session)
-    assert [next(said)["type"] for _ in range(2)] == ["ready", "ready"]
+    assert [next(said) for _ in range(2)] == [
+        {"type": "ready", "run": "first"},
+        {"type": "ready", "run": "second"},
+    ]
     assert process.inbox.empty() and process.assignment is not None
     assert process.assignment.labels == {"run": "second"}
     assert process.assignment.clock.t0_ns == start_ns
+
+
+def test_who_was_ready_for_an_earlier_run_is_waited_for() -> None:
+    session: Any = object.__new__(Session)
+    coming = [
+        ("noise-0", {"type": "ready", "run": "first"}),
+        ("noise-1", {"type": "ready", "run": "second"}),
+        ("noise-0", {"type": "ready", "run": "second"}),
+        ("noise-0", {"type": "alive"}),
+    ]
+    session.lost_worker_budget, session._look = LostWorkerBudget(), lambda: None
+    session.control = SimpleNamespace(receive=lambda _: coming.pop(0))
+    taken: list[str] = []
+
+    def take(node: str, message: dict[str, Any]) -> None:
+        taken.append(f"{node} {message['run']}")
+
+    session.await_all("ready", ["noise-0", "noise-1"], 60.0, take, "second")
+    assert taken == ["noise-0 first", "noise-1 second", "noise-0 second"]
+    assert len(coming) == 1
 
 
 def test_servers_of_a_job_that_never_started_end_before_the_next(

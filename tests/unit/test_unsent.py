@@ -12,7 +12,7 @@ from endpoint_rig import KINDS, Either, star
 from virtual_links import LinkModel, network
 from virtual_setup import job
 
-from testbed.algorithms import Algorithm
+from testbed.algorithm import Algorithm
 from testbed.fabric.sim.clock import VirtualClock
 from testbed.fabric.sim.endpoint import VirtualEndpoint
 from testbed.node import Kind, Message

@@ -12,7 +12,7 @@ import torch
 from not_empty import not_empty
 from virtual_setup import ALGORITHMS, Played, Stage
 
-from testbed.algorithms import Algorithm
+from testbed.algorithm import Algorithm
 from testbed.compatibility import resolve
 from testbed.compress.payload import LAYERS_MAGIC, MAGIC
 from testbed.compress.values.floats import Fp32

@@ -9,7 +9,7 @@ import pytest
 import torch
 from virtual_setup import ALGORITHMS, Stage
 
-from testbed.algorithms import Algorithm
+from testbed.algorithm import Algorithm
 from testbed.compatibility import resolve
 from testbed.errors import InputError
 from testbed.fabric.sim.network import COSTS, Costs, costs_of

@@ -8,7 +8,7 @@ import pytest
 import torch
 from virtual_setup import Stage, job
 
-from testbed.algorithms import Algorithm
+from testbed.algorithm import Algorithm
 from testbed.errors import GradientError, InputError, MachineError
 from testbed.scenario.model import Stop
 from testbed.training.job import Job

@@ -8,7 +8,7 @@ from typing import Any
 
 from virtual_links import LinkModel, network
 
-from testbed.algorithms import Algorithm
+from testbed.algorithm import Algorithm
 from testbed.fabric.sim.clock import VirtualClock
 from testbed.fabric.sim.endpoint import VirtualEndpoint
 from testbed.fabric.sim.node import VirtualNode, play

@@ -23,12 +23,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from testbed.algorithms import Algorithm
+from testbed.algorithm import Algorithm
 from testbed.bench.results import Say, interleaved
 from testbed.compress.base import AccumulatedGradient, Selector, Sparse
 from testbed.compress.gradient_stats import check_density, element_count
 from testbed.compress.kernels import cpu
-from testbed.compress.kernels.jit import compiled
+from testbed.compress.kernels.compilation import compiled
 from testbed.errors import InputError
 from testbed.scenario.model import Optimizer, Stop, Train
 

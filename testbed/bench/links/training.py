@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import stdev
 from typing import Any
 
-from testbed.algorithms import Algorithm
+from testbed.algorithm import Algorithm
 from testbed.bench.results import (
     ResultCheck,
     Setup,

@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.compress.kernels.jit import compiled
+from testbed.compress.kernels.compilation import compiled
 
 Bytes = NDArray[np.uint8]
 Codes = NDArray[np.uint8]

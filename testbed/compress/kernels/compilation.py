@@ -1,8 +1,8 @@
-"""Compilation by numba: where compiled loops are cached, every loop loaded before it is needed
-(``python -m testbed.compress.kernels.compilation``), and how vectors are cut up, on which
-results depend.
+"""Compilation by numba: the decorators of loops, instead of numba's own; where compiled loops are
+cached; every loop loaded before it is needed (``python -m testbed.compress.kernels.compilation``);
+and how vectors are cut up, on which results depend.
 
-The first of these that can be written to:
+They are cached in the first of these that can be written to:
 
     $NUMBA_CACHE_DIR, where it is set
     beside the source
@@ -25,14 +25,18 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 _SOURCES = Path(str(files("testbed.compress.kernels")))
 _UNFINISHED = "unfinished-"
@@ -119,6 +123,49 @@ def _temporary() -> Path:
     path = Path(tempfile.mkdtemp(prefix="narrows-kernels-"))
     atexit.register(shutil.rmtree, path, ignore_errors=True)
     return path
+
+
+@cache
+def load_numba() -> Any:
+    """Numba, imported without ``.numba_config.yaml``: whoever may write to the working directory
+    would choose how loops are compiled, and what is loaded for it."""
+    has_yaml = "yaml" in sys.modules
+    reader = sys.modules.get("yaml")
+    sys.modules["yaml"] = None  # type: ignore[assignment]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that it cannot be read
+            imported = import_module("numba")
+    finally:
+        del sys.modules["yaml"]
+        if has_yaml:
+            sys.modules["yaml"] = reader  # type: ignore[assignment]
+    imported.config._config_fname = os.devnull
+    return imported
+
+
+def compiled(function: Function) -> Function:
+    """Machine code for ``function``, kept on disk, that runs without the interpreter's lock.
+
+    Arithmetic is IEEE 754's in the order that is written: results are the same on every processor.
+    Short functions are inlined where compiled ones call them.
+    """
+    numba = load_numba()
+    config = numba.config
+    # for this function alone: a user's own are kept where the user wants them
+    users, config.CACHE_DIR = config.CACHE_DIR, str(directory())
+    try:
+        result: Function = numba.njit(cache=True, nogil=True)(function)
+    finally:
+        config.CACHE_DIR = users
+    return result
+
+
+def intrinsic(write: Callable[..., Any]) -> Callable[..., Any]:
+    """A function for compiled ones alone, whose instructions ``write`` writes; see ``simd``."""
+    load_numba()
+    result: Callable[..., Any] = import_module("numba.extending").intrinsic(write)
+    return result
 
 
 MODULES = (

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.compress.kernels.bit_packing import BLOCK, Bytes, pack, unpack
-from testbed.compress.kernels.compilation import MAGNITUDE
-from testbed.compress.kernels.jit import compiled
+from testbed.compress.kernels.compilation import MAGNITUDE, compiled
 from testbed.compress.kernels.random_loops import fill
 
 Floats = NDArray[np.float32]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.compress.kernels.jit import compiled
+from testbed.compress.kernels.compilation import compiled
 from testbed.compress.kernels.simd import lowest, ones
 
 Words = NDArray[np.uint64]

@@ -11,7 +11,7 @@ from math import sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.compress.kernels.jit import compiled
+from testbed.compress.kernels.compilation import compiled
 
 Matrix = NDArray[np.float32]
 Doubles = NDArray[np.float64]

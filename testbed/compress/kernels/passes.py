@@ -25,8 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.compress.kernels import simd
-from testbed.compress.kernels.compilation import BLOCK, CHUNK, LANES, MAGNITUDE, PIECE
-from testbed.compress.kernels.jit import compiled
+from testbed.compress.kernels.compilation import BLOCK, CHUNK, LANES, MAGNITUDE, PIECE, compiled
 from testbed.compress.kernels.simd import hits, lowest, ones
 
 Floats = NDArray[np.float32]

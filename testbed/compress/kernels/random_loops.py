@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.compress.kernels.jit import compiled
+from testbed.compress.kernels.compilation import compiled
 
 _STEP = np.uint64(0x9E37_79B9_7F4A_7C15)
 _FIRST = np.uint64(0xBF58_476D_1CE4_E5B9)

@@ -20,8 +20,7 @@ from testbed.compress.kernels.bit_packing import (
     unpack,
     unpack_3,
 )
-from testbed.compress.kernels.compilation import CHUNK, LANES, MAGNITUDE
-from testbed.compress.kernels.jit import compiled
+from testbed.compress.kernels.compilation import CHUNK, LANES, MAGNITUDE, compiled
 from testbed.compress.kernels.passes import fold
 from testbed.compress.kernels.random_loops import fill
 

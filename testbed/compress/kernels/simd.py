@@ -13,11 +13,18 @@ from contextlib import contextmanager
 from typing import Any
 
 from llvmlite import ir
-from numba import typeof
-from numba.core import cgutils, types
 
-from testbed.compress.kernels.compilation import AHEAD, BLOCK, LANES, MAGNITUDE
-from testbed.compress.kernels.jit import intrinsic
+from testbed.compress.kernels.compilation import (
+    AHEAD,
+    BLOCK,
+    LANES,
+    MAGNITUDE,
+    intrinsic,
+    load_numba,
+)
+
+_numba = load_numba()
+typeof, cgutils, types = _numba.typeof, _numba.core.cgutils, _numba.core.types
 
 WORD, LONG, FLOAT, DOUBLE = ir.IntType(32), ir.IntType(64), ir.FloatType(), ir.DoubleType()
 _SIGNIFICAND_BITS = 52

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import GradBucket
 from torch.futures import Future
 
-from testbed.algorithms import Algorithm
+from testbed.algorithm import Algorithm
 from testbed.compatibility import check, resolve
 from testbed.compress.base import BufferPool, Recipe, Sparse
 from testbed.compress.compressor import Compressor

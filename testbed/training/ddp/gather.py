@@ -38,7 +38,7 @@ from testbed.training.averaging import UpdateEncoder
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from testbed.algorithms import Algorithm
+    from testbed.algorithm import Algorithm
     from testbed.compress.layout import Layout
 
 

@@ -19,7 +19,7 @@ from torch._C._distributed_c10d import GradBucket
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from testbed.algorithms import Algorithm
+from testbed.algorithm import Algorithm
 from testbed.compress import kernels
 from testbed.compress.base import Recipe
 from testbed.compress.compressor import Checkpoint
