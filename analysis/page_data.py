@@ -219,14 +219,16 @@ def rate_words(rate_bits: float) -> str:
 def step_words(run: Run, end: tuple[str, str]) -> str:
     """Which step is drawn, when it began, and the rates that link direction ``end`` was asked for
     during it."""
-    place = list(run.steps).index(middle(run))
-    start_s = float(run.range_per_step("start_s")[0][place])
-    stop_s = float(run.range_per_step("end_s")[1][place])
+    position = list(run.steps).index(middle(run))
+    start_s = float(run.range_per_step("start_s")[0][position])
+    stop_s = float(run.range_per_step("end_s")[1][position])
     changes = rate_changes(run, *end)
     before = [rate for time_s, rate in changes if time_s <= start_s][-1:]
     rates = [*before, *(rate for time_s, rate in changes if start_s < time_s < stop_s)]
-    asked = " to ".join(dict.fromkeys(map(rate_words, _ends_of(rates))))
-    return f"step {middle(run)} at {start_s:.1f} s" + (asked and f", {' '.join(end)} at {asked}")
+    requested = " to ".join(dict.fromkeys(map(rate_words, _ends_of(rates))))
+    return f"step {middle(run)} at {start_s:.1f} s" + (
+        requested and f", {' '.join(end)} at {requested}"
+    )
 
 
 def _ends_of(values: Sequence[float]) -> list[float]:

@@ -75,8 +75,12 @@ def set_up(runs: Sequence[Run]) -> str:
     train = _train(runs[0])
     batch = f", each worker in batches of {train['batch']}" if "batch" in train else ""
     model = f"{train['model']} on {train['task']}" if {"model", "task"} <= set(train) else "a model"
-    made = [int(run.summary["steps"]) for run in runs]
-    steps = f"{min(made)} to {max(made)} steps" if len(set(made)) > 1 else _counted(made[0], "step")
+    counts = [int(run.summary["steps"]) for run in runs]
+    steps = (
+        f"{min(counts)} to {max(counts)} steps"
+        if len(set(counts)) > 1
+        else _counted(counts[0], "step")
+    )
     first = next(iter(runs[0].events.get("step", [])), None)
     size = int(first["size"]) if first else 0
     amount = f"{4 * size / 1e3:.3g} kB" if size < 250_000 else f"{4 * size / 1e6:,.3g} MB"
@@ -413,10 +417,10 @@ def _beside_rates(
         report |= {name: queue[name] for name in ("direct_packets", "class_packets")}
     loss = LossSeen(**line["loss"]) if line.get("loss") else None
     known = {name: limits[name] for name in asdict(THRESHOLDS) if name in limits}
-    for found in beside_rates(report, loss, Thresholds(**known)):
-        right = _state(found.deviation, found.limit, 1.0) in ("valid", "not judged")
-        sentence = "" if right else f"{found.sentence[0].upper()}{found.sentence[1:]}."
-        yield sentence, found.deviation, found.limit
+    for result in beside_rates(report, loss, Thresholds(**known)):
+        right = _state(result.deviation, result.limit, 1.0) in ("valid", "not judged")
+        sentence = "" if right else f"{result.sentence[0].upper()}{result.sentence[1:]}."
+        yield sentence, result.deviation, result.limit
 
 
 def _wrong(link: Mapping[str, Any]) -> Iterator[str]:

@@ -88,11 +88,11 @@ def write_groups(
     """
     figures, written = [], []
     for number, runs in enumerate(groups):
-        place = out if len(groups) == 1 else out / f"comparison-{number + 1}"
-        figures.append(make_figures(runs, place / "figures"))
+        folder = out if len(groups) == 1 else out / f"comparison-{number + 1}"
+        figures.append(make_figures(runs, folder / "figures"))
         sheets = {"table.csv": sheet_of(runs).rows(runs), "layers.csv": tables.layer_rows(runs)}
         written += [
-            write_atomically(place / name, tables.to_csv(rows))
+            write_atomically(folder / name, tables.to_csv(rows))
             for name, rows in sheets.items()
             if rows
         ]
@@ -413,11 +413,11 @@ def _facts(run: Run) -> dict[str, str]:
     }
 
 
-def _gpus(found: Mapping[str, Any] | None) -> dict[str, str]:
+def _gpus(gpus: Mapping[str, Any] | None) -> dict[str, str]:
     """Return the machine's GPUs, by their label; records made before there were any have none."""
-    if not found:
+    if not gpus:
         return {}
-    return {"GPU": f"{', '.join(found['models'])}, driver {found['driver'] or 'unknown'}"}
+    return {"GPU": f"{', '.join(gpus['models'])}, driver {gpus['driver'] or 'unknown'}"}
 
 
 def _command(run: Run) -> dict[str, str]:

@@ -133,11 +133,11 @@ def profiler_trace(run: Run, text: str) -> ProfilerTrace:
     each = int(run.manifest["algorithm"].get("nproc") or 1)
     named = [(int(node["peer"]), name) for name, node in nodes.items() if node["role"] != "host"]
     ranked = [name for _, name in sorted(named)]  # as the ranks of a job's processes are given
-    place = int(rank) // each if rank is not None else 0 if len(ranked) == 1 else -1
-    if not 0 <= place < len(ranked):
+    index = int(rank) // each if rank is not None else 0 if len(ranked) == 1 else -1
+    if not 0 <= index < len(ranked):
         hint = f"Write NODE={text} with one of {', '.join(nodes)}"
         raise InputError("does not tell the node that it is from", where=text, hint=hint)
-    return ProfilerTrace(ranked[place], path)
+    return ProfilerTrace(ranked[index], path)
 
 
 def profiled(run: Run, profile: ProfilerTrace, first_pid: int) -> Iterator[Json]:

@@ -71,17 +71,17 @@ class Algorithm:
         return Recipe(values=RecipeChoice(self.down, self.down_options)).make_values(layout)
 
     def parts(self, controller: str | None = None) -> list[str]:
-        """Selector, values, memory, controller, down and exchange in words, each with the options
-        that are not its own defaults. ``controller``: these words for it."""
+        """Selector, values, memory, controller, down and exchange in words; values, controller and
+        exchange with the options that are given. ``controller``: these words for it."""
         down = self.down if self.down_memory == "none" else f"{self.down} + {self.down_memory}"
         down += f" (density {self.down_density:g})" if self.down_density < 1 else ""
         return [
             self.selector,
-            _changed(self.values, self.values_options),
+            _with_options(self.values, self.values_options),
             self.memory,
-            controller or _changed(self.controller, self.options),
+            controller or _with_options(self.controller, self.options),
             down,
-            _changed(self.exchange, self.exchange_options),
+            _with_options(self.exchange, self.exchange_options),
         ]
 
     def to_json(self) -> dict[str, Any]:
@@ -97,10 +97,10 @@ class Algorithm:
             raise InputError(f"this is not an algorithm: {error}") from error
 
 
-def _changed(name: str, given: Mapping[str, Any]) -> str:
-    """A part with the options that are not its own defaults."""
-    changed = ", ".join(f"{option} {value}" for option, value in given.items())
-    return f"{name} ({changed})" if changed else name
+def _with_options(name: str, given: Mapping[str, Any]) -> str:
+    """A part with the options that are given."""
+    options = ", ".join(f"{option} {value}" for option, value in given.items())
+    return f"{name} ({options})" if options else name
 
 
 _NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)(e-?\d+)?", re.ASCII)

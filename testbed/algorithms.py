@@ -57,13 +57,13 @@ WRITTEN: dict[str, RecipeChoice] = {
 """Value codings with options that have a name of their own, in rows and after a ``+``."""
 
 
-def _adatopk(name: str, about: str, **options: Any) -> Algorithm:
-    return Algorithm(name, "topk", "feedback", "adatopk", options, about=about)
-
-
 def _adaptive(name: str, about: str, **options: Any) -> Algorithm:
     """Exact top-k with error feedback, its density chosen by the controller called ``name``."""
     return Algorithm(name, "topk", "feedback", name, options, about=about)
+
+
+def _adatopk(name: str, about: str, **options: Any) -> Algorithm:
+    return replace(_adaptive("adatopk", about, **options), name=name)
 
 
 def _delay_aware(number: int, rule: str) -> Algorithm:
@@ -93,7 +93,7 @@ def _whole(name: str, about: str, **options: Any) -> Algorithm:
 
 def _scheduled(name: str, about: str, form: str) -> Algorithm:
     options = {"form": form, "from": 0.29, "to": 0.001, "steps": 200}
-    return Algorithm(name, "topk", "feedback", "schedule", options, about=about)
+    return replace(_adaptive("schedule", about, **options), name=name)
 
 
 def _written(name: str, about: str, memory: str = "none", **more: Any) -> Algorithm:
@@ -300,7 +300,7 @@ SUFFIXES = (
 )
 
 
-def ways() -> list[str]:
+def value_coding_names() -> list[str]:
     """Return what ``<values>`` can be: names of value codings, and of those with options."""
     return sorted({*codings, *WRITTEN} - {EXACT})
 
@@ -309,7 +309,7 @@ def extended(base: Algorithm, suffixes: list[str], where: str | None) -> Algorit
     """``base`` with what ``suffixes`` say. Raises InputError at ``where`` for unknown ones."""
     rest, name = list(suffixes), "+".join([base.name, *suffixes])
     written = base
-    if rest and rest[0] in ways():
+    if rest and rest[0] in value_coding_names():
         written = _with_suffix(base, rest.pop(0), name, where)
     if rest[:1] == [LAYERS]:
         written = replace(written, buckets="layer")
@@ -336,11 +336,12 @@ def _with_suffix(base: Algorithm, suffix: str, name: str, where: str | None) -> 
 
 
 def _meaningless(name: str, suffix: str, where: str | None) -> InputError:
-    known = [*ways(), LAYERS, OVERLAP]
+    values = value_coding_names()
+    known = [*values, LAYERS, OVERLAP]
     near = get_close_matches(suffix, known, n=1)
     return InputError(
         f"algorithm {name!r}: nothing is known of '+{suffix}' in this place",
         where=where,
         hint=(f"Did you mean '+{near[0]}'? " if near and near[0] != suffix else "")
-        + f"A name is <algorithm>[+<values>][+{LAYERS}][+{OVERLAP}], with <values> one of {', '.join(ways())}",
+        + f"A name is <algorithm>[+<values>][+{LAYERS}][+{OVERLAP}], with <values> one of {', '.join(values)}",
     )

@@ -123,12 +123,19 @@ def make(
 
 
 def clean(entry: dict[str, Any]) -> list[str]:
-    """Remove the group of a journal's entry; returns what that was. Raises MachineError."""
+    """Remove the group of a journal's entry, and the run's above it; returns what that was. Raises
+    MachineError."""
     folder = Path(entry["path"])
-    if not (folder / _MEMBERS).exists() or not folder.parent.name.startswith("narrows-"):
+    if not folder.parent.name.startswith("narrows-"):
         return []
-    _remove(folder)
-    return [f"control group {folder}"]
+    if (folder / _MEMBERS).exists():
+        _remove(folder)
+        return [f"control group {folder}"]
+    with suppress(OSError):  # it has other nodes' groups
+        if (folder.parent / _MEMBERS).exists():  # the node's was not made yet, or is gone
+            folder.parent.rmdir()
+            return [f"control group {folder.parent}"]
+    return []
 
 
 @dataclass(frozen=True, slots=True)

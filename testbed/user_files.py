@@ -126,10 +126,10 @@ class PinnedFolder:
         Of root's no group may write to it, which a list of access rights above could say.
         """
         os.mkdir(name, 0o755 if os.geteuid() == 0 else 0o777, dir_fd=self.descriptor)
-        made = self._opened(name)
-        if made.names() or not made.is_own():
+        folder = self._opened(name)
+        if folder.names() or not folder.is_own():
             raise PermissionError(errno.EPERM, "it was replaced by another folder", name)
-        return made
+        return folder
 
     def is_own(self) -> bool:
         """Return whether it belongs to whom files that this process makes in it belong to."""
@@ -275,12 +275,12 @@ def _add(
         return
 
 
-def last_line_in(folder: Path, name: str) -> str:
-    """Return the last line of a log in a run's own folder; empty where there is none, or nothing in
-    it, and where the folder is not this user's: its owner has put it in the place of the run's."""
+def last_line_in(run: PinnedFolder, name: str) -> str:
+    """Return the last line of a log in the folder ``log`` of a run's directory; empty where there
+    is none, or nothing in it, and where the folder is not this user's: another has put it there."""
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        pinned = PinnedFolder(folder)
+        pinned = PinnedFolder(Path("log"), run.descriptor)
         if os.fstat(pinned.descriptor).st_uid not in (os.geteuid(), _NOBODY):
             return ""
         with os.fdopen(os.open(name, flags, dir_fd=pinned.descriptor), "rb") as log:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 
 from testbed.process import PACKAGE
 
@@ -61,13 +62,31 @@ def power_of(process: int) -> str:
     return f"{power}, inside" if "user" in own_namespaces(process) else power
 
 
-def own_namespaces(process: int, other: int | str = "self") -> set[str]:
-    """Kinds of namespaces that a process does not share with another."""
-    return {kind for kind in KINDS if _namespace(process, kind) != _namespace(other, kind)}
+def gains_nothing(process: int) -> bool:
+    """Whether a process has no capability in any set, can gain none, and is in no group but that of its user's number."""
+    status = status_of(process)
+    sets = [int(status[f"Cap{kind}"][0], 16) for kind in ("Inh", "Prm", "Eff", "Bnd", "Amb")]
+    alone = status["Groups"] == [] and status["Gid"] == status["Uid"]
+    return sets == [0] * 5 and status["NoNewPrivs"] == ["1"] and alone
 
 
-def _namespace(process: int | str, kind: str) -> Path:
-    return Path(f"/proc/{process}/ns/{kind}").readlink()
+def own_namespaces(
+    process: int, other: int | str = "self", given: Mapping[str, str] = MappingProxyType({})
+) -> set[str]:
+    """Kinds of namespaces that a process does not share with another.
+
+    ``given``: those that a test has made for the command, by kind; instead of the other's.
+    """
+    return {
+        kind
+        for kind in KINDS
+        if namespace(process, kind) != given.get(kind, namespace(other, kind))
+    }
+
+
+def namespace(process: int | str, kind: str) -> str:
+    """The name of a process's namespace, as the kernel has it."""
+    return str(Path(f"/proc/{process}/ns/{kind}").readlink())
 
 
 def own_mounts(
@@ -75,13 +94,14 @@ def own_mounts(
     names: Mapping[str, str],
     host: Sequence[str] = (),
     other: int | str = "self",
+    given: Mapping[str, str] = MappingProxyType({}),
 ) -> set[str]:
-    """Mounts that a process's user may write to; none where its mount namespace is that of another process.
+    """Mounts that a process's user may write to; none where its mount namespace is another process's, or ``given``.
 
     ``host``: lines of ``mountinfo`` as they were where the command was started. To a process that has all these
     mounts, unchanged but for ``/run``, they are ``the host's``; beside them stand those of other file systems.
     """
-    if "mnt" not in own_namespaces(process, other):
+    if "mnt" not in own_namespaces(process, other, given):
         return set()
     if host and _has_all(process, host):
         systems = {line.split()[2] for line in host}
@@ -110,9 +130,22 @@ def _outside_run(lines: Sequence[str]) -> Counter[tuple[str, ...]]:
     return Counter((*row[2:6], *row[row.index("-") + 1 :]) for row in kept)
 
 
+_KEEP = (
+    'cat /proc/self/mountinfo > "$0" && readlink /proc/self/ns/mnt > "$0.namespace" && exec "$@"'
+)
+
+
 def keeping_mounts(path: Path, *command: str) -> list[str]:
-    """The command line that writes down which mounts there are, and becomes ``command``, with the same process id."""
-    return ["sh", "-c", 'cat /proc/self/mountinfo > "$0" && exec "$@"', str(path), *command]
+    """The command line that writes down which mounts there are, and becomes ``command``, with the same process id.
+
+    The name of their namespace goes to ``path`` with ``.namespace``.
+    """
+    return ["sh", "-c", _KEEP, str(path), *command]
+
+
+def kept_namespace(path: Path) -> dict[str, str]:
+    """The mount namespace that ``keeping_mounts`` was started in, as ``own_namespaces`` takes it."""
+    return {"mnt": path.with_name(f"{path.name}.namespace").read_text().strip()}
 
 
 def writable_mounts(

@@ -15,6 +15,7 @@ from typing import Any
 from command_rig import command_line, descendants
 from processes_rig import (
     mountinfo,
+    own_mounts,
     own_namespaces,
     parts,
     sockets_of,
@@ -27,7 +28,7 @@ from processes_rig import (
 Row = dict[str, Any]
 """By the columns of both tables: text, or a set where a cell is a list."""
 RIGHTS, REACH = "### Processes in containers", "### Mounts and sockets in containers"
-MOUNTS = "mounts that can be written to"
+MOUNTS = "mounts of its own that can be written to"
 _LISTS = ("capabilities", "namespaces of its own", MOUNTS, "sockets")
 _CAPABILITIES = {12: "NET_ADMIN", 19: "SYS_PTRACE", 21: "SYS_ADMIN", 23: "SYS_NICE"}
 _FILTER = ["2"]
@@ -35,6 +36,8 @@ _FILTER = ["2"]
 _SHAPER, _AGENT = "narrows.shaper", "testbed.links.agent.server"
 _CONTROLLER, _HOST_AGENT = "_narrows_controller.", "_narrows_agent."
 """In the names of a swarm's containers that are none of its nodes'."""
+_WAITING = ("docker-init", "sleep", "tail")
+"""Programs of containers that only keep namespaces."""
 
 
 def promised(by: str, verb: str) -> dict[str, Row]:
@@ -83,8 +86,8 @@ class RunningCommand:
     """Names of user ids in the documentation."""
     caller: Mapping[str, list[str]] = field(default_factory=lambda: status_of("self"))
     """``/proc/PID/status`` of whoever started it."""
-    of_the_test: frozenset[str] = frozenset()
-    """Namespaces that the test has made for the command."""
+    given: Mapping[str, str] = field(default_factory=dict)
+    """Namespaces that the test has made for the command, by kind."""
     containers: Callable[[str], Iterator[Container]] = containers_of
     """Returns the containers of a run, by its id."""
 
@@ -96,8 +99,9 @@ class RunningCommand:
         ]
         for container in self.containers(self.run):
             for pid in _sharing_mounts(container.first):
-                row = self._inside(pid, container.host)
-                rows.append((self._name_inside(container, pid), row))
+                with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+                    row = self._inside(pid, container.host)
+                    rows.append((self._name_inside(container, pid), row))
         return rows
 
     def _on_host(self, pid: int) -> Row:
@@ -114,9 +118,9 @@ class RunningCommand:
             - {"none"},
             "no new privileges": compared("NoNewPrivs"),
             "seccomp": compared("Seccomp", "Seccomp_filters"),
-            "namespaces of its own": own_namespaces(pid) - self.of_the_test,
+            "namespaces of its own": own_namespaces(pid, given=self.given),
             "root": "the host's" if Path(f"/proc/{pid}/root").samefile("/") else "another",
-            MOUNTS: set(),
+            MOUNTS: own_mounts(pid, {}, given=self.given),
             "sockets": set(sockets_of(pid)),
         }
 
@@ -143,10 +147,12 @@ class RunningCommand:
 
     def _name_inside(self, container: Container, pid: int) -> str:
         line = command_line(pid)
+        waits = Path(line.partition("\0")[0]).name in _WAITING
         if container.name.endswith(_SHAPER):
-            return f"the shaper's {_AGENT if _AGENT in line else 'own processes'}"
+            known = "own processes" if waits else f"process {line!r}"
+            return f"the shaper's {_AGENT if _AGENT in line else known}"
         if _CONTROLLER in container.name:
-            return "the controller's task"
+            return "the controller's task" if waits else f"the controller's process {line!r}"
         module = next((word for word in line.split("\0") if word.startswith("testbed.")), "")
         if _HOST_AGENT in container.name:
             return "an agent's first process" if pid == container.first else module
@@ -181,6 +187,8 @@ def _sharing_mounts(first: int) -> Iterator[int]:
 def assert_documented(rows: list[tuple[str, Row]], by: str, verb: str) -> None:
     """Every process has what the documentation says, and every row of it is some process's."""
     expected = promised(by, verb)
+    columns = {frozenset(row) for row in expected.values()}
+    assert len(columns) == 1, "a process is in one of the two tables alone"
     processes = {process for process, _ in rows}
     assert processes == expected.keys(), processes ^ expected.keys()
     differences = [

@@ -33,8 +33,8 @@ def data(runs: Sequence[Run]) -> Rows:
     each."""
     chosen = lowest_seeds(runs)
     longest, width_s = _longest(chosen), _width_s(chosen)
-    asked = _requested(longest, longest.server)
-    rows = [_row("", longest.seed, "asked_mbit_s", *point) for point in asked]
+    requested = _requested(longest, longest.server)
+    rows = [_row("", longest.seed, "asked_mbit_s", *point) for point in requested]
     for run in chosen:
         times = run.per_step("end_s")
         series = {

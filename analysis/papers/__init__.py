@@ -92,9 +92,9 @@ class Claim:
     @property
     def measured(self) -> str:
         """Mean and 95 % interval."""
-        found = interval(self.values)
-        ends = ("–" if end is None else self.form(end) for end in (found.low, found.high))
-        return f"{'–' if found.mean is None else self.form(found.mean)} [{', '.join(ends)}]"
+        estimate = interval(self.values)
+        ends = ("–" if end is None else self.form(end) for end in (estimate.low, estimate.high))
+        return f"{'–' if estimate.mean is None else self.form(estimate.mean)} [{', '.join(ends)}]"
 
 
 def _beyond(t: float, freedom: int) -> float:
@@ -390,19 +390,19 @@ Sections = Mapping[str, str]
 def overview(results: Results) -> Sections:
     """A table for every group of runs: the page of a size by which no claims are judged."""
     head = "algorithm|seeds|time (s)|times as fast as the first|accuracy|MB up / down"
-    made = {}
+    sections = {}
     for group in results.groups:
         runs, rows = results.runs(group), []
         for name in (names := runs.names()):
             own = runs.of(name)
             speed = interval(runs.faster(name, names[0])).through(exp)
-            sent = (fmean(each[way] for each in own) / 1e6 for way in ("bytes_up", "bytes_down"))
+            sent = (fmean(each[key] for each in own) / 1e6 for key in ("bytes_up", "bytes_down"))
             times, accuracies = ([each[of] for each in own] for of in ("time_s", "accuracy"))
             cells = [f"`{name}`", str(len(own)), written(interval(times), "{:.1f}")]
             cells += [written(speed, "{:.2f}"), written(interval(accuracies), "{:.2%}")]
             rows.append([*cells, " / ".join(f"{each:.1f}" for each in sent)])
-        made[group] = f"## {group}\n\n{table(head.split('|'), rows)}"
-    return made
+        sections[group] = f"## {group}\n\n{table(head.split('|'), rows)}"
+    return sections
 
 
 def with_figure(text: str, name: str, caption: str) -> str:
@@ -459,7 +459,7 @@ def gpu_steps(results: Results) -> str:
         for each in records:
             step_s = "–" if each["step_s"] is None else f"{each['step_s']:.4g}"
             lengths = ", ".join(f"{length:.3g}" for length in each["lengths_s"])
-            sent = " / ".join(f"{each[way] / 1e6:.4g}" for way in ("bytes_up", "bytes_down"))
+            sent = " / ".join(f"{each[key] / 1e6:.4g}" for key in ("bytes_up", "bytes_down"))
             speed = gpu_speedup(results, group, each["algorithm"])
             cells = [f"`{each['algorithm']}`", each["verdict"], step_s, speed, lengths, sent]
             rows.append([group, *cells])

@@ -107,8 +107,8 @@ _FIXED = ("none", "topk-0.15", "topk-0.01", "topk-0.001")
 
 
 def _with_figures(section: str, text: str) -> str:
-    for name, (place, caption) in FIGURES.items():
-        if place == section:
+    for name, (own_section, caption) in FIGURES.items():
+        if own_section == section:
             text = with_figure(text, name, caption)
     return text
 
@@ -139,7 +139,7 @@ def figures(results: Results) -> dict[str, Figure]:
     ratios = [{model: _speedup(results, model, name) for model in TABLE} for name in STATIC]
     handles = grouped_bars(static, list(TABLE), ratios)
     for side, claimed in zip((-0.2, 0.2), zip(*TABLE.values(), strict=True), strict=True):
-        static.plot([place + side for place in range(len(TABLE))], claimed, "k_", markersize=9)
+        static.plot([index + side for index in range(len(TABLE))], claimed, "k_", markersize=9)
     static.margins(y=0.35)  # room for the legend
     static.legend(handles, ["k = 0.15", "k = 0.001"])
     static.set(ylabel="Time of none ÷ time", title="1 Gbit/s")
@@ -391,7 +391,7 @@ def _algorithms(runs: Runs) -> str:
     for name in runs.names():
         speed = interval(runs.faster(name, "none")).through(exp)
         own = runs.of(name)
-        sent = [fmean(each[way] for each in own) / 1e6 for way in ("bytes_up", "bytes_down")]
+        sent = [fmean(each[key] for each in own) / 1e6 for key in ("bytes_up", "bytes_down")]
         rows_.append(
             [
                 f"`{name}`",

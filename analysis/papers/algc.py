@@ -276,13 +276,13 @@ def sections(results: Results) -> Sections:
     seeds = by_measure[MEASURES[0]][0].seeds
     beside = results.runs(RESIDUALS) if RESIDUALS in results.groups else None
     claims = [*_claims(runs), *(_residual_claims(beside) if beside else ())]
-    made = {
+    parts = {
         "claims": page(judge(claims)),
         "effects": f"{effects_table(by_measure)}\n\n*{seeds} seeds with all eight.*",
         "last": f"{alone_and_last(values[MEASURES[0]])}\n\n*{seeds} seeds with all eight.*",
         "algorithms": algorithms_table(runs),
     }
-    return {**made, RESIDUALS: residuals_table(beside)} if beside else made
+    return {**parts, RESIDUALS: residuals_table(beside)} if beside else parts
 
 
 def _residual_claims(runs: Runs) -> Iterator[Claim]:

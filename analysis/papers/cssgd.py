@@ -298,14 +298,14 @@ def _apart(results: Results, name: str) -> Iterator[float]:
 def _to_accuracy(results: Results, model: str) -> Mapping[int, tuple[float, float]]:
     """Steps of synchronous schemes and seconds of ASGD by number of nodes, means over the seeds
     that reach the accuracy."""
-    found = {}
+    means = {}
     for count in TRAINED:
         steps = results.runs(f"{model}-n{count}-reach").reached("none", STOP[model])
         times = results.runs(f"{model}-n{count}-asgd").reached(ASYNC, STOP[model])
         if not steps or not times:
             raise InputError(f"{count} nodes do not reach {_percent(model)} with any seed")
-        found[count] = fmean(at[1] for at in steps.values()), fmean(at[0] for at in times.values())
-    return found
+        means[count] = fmean(at[1] for at in steps.values()), fmean(at[0] for at in times.values())
+    return means
 
 
 def _by_nodes(results: Results, model: str) -> str:
@@ -396,7 +396,7 @@ def _trained(results: Results, model: str) -> str:
 
 
 def _written(values: list[float] | list[int], digits: int) -> str:
-    found = interval(values)
-    ends = (found.mean, found.low, found.high)
+    estimate = interval(values)
+    ends = (estimate.mean, estimate.low, estimate.high)
     mean, low, high = ("–" if end is None else f"{end:.{digits}f}" for end in ends)
     return f"{mean} [{low}, {high}]"

@@ -335,7 +335,7 @@ def replicate(
         _become_able(fabric)
     say = options.say_unless(quiet)
     directory = out or Path("measurements") / "replicate" / f"{folder.name}-{size}"
-    asked = Replication(
+    replication = Replication(
         folder,
         size,
         directory,
@@ -346,11 +346,11 @@ def replicate(
         seeds=parse_seeds(seed),
     )
     if plan:
-        for part, task in asked.tasks():
+        for part, task in replication.tasks():
             typer.echo(f"{part.name} {task.algorithm} {task.seed}")
         return
-    results = asked.run(say, parallel)
-    if asked.whole:
+    results = replication.run(say, parallel)
+    if replication.whole:
         for path in write_page(folder, size, results):
             say(f"written: {path}")
 

@@ -246,7 +246,7 @@ class Replication:
                     note(done)
                 return
             for source, same in groupby(enumerate(tasks), key=lambda each: each[1].source):
-                self._on_links(source, {task[1:3]: place for place, task in same}, note)
+                self._on_links(source, {task[1:3]: position for position, task in same}, note)
 
     def _on_links(
         self, source: Path, places: Mapping[_Run, int], note: Callable[[Finished], None]
@@ -258,8 +258,8 @@ class Replication:
 
         def over(entry: dict[str, Any]) -> None:
             nonlocal begin
-            place = places[entry["algorithm"], entry["seed"]]
-            note(Finished(place, entry, monotonic() - begin))
+            position = places[entry["algorithm"], entry["seed"]]
+            note(Finished(position, entry, monotonic() - begin))
             begin = monotonic()
 
         order = [(rows[name], seed) for name, seed in places]
@@ -375,9 +375,9 @@ def _course(
         k = controller.density()
         sent, replied = (float(np.exp(np.interp(np.log(k), *each))) for each in (up, down))
         ready = now + shape["computation_s"] + shape["selection_s"]
-        place = (ready + seed * shape["offset_s"]) % trace.duration_s
+        trace_s = (ready + seed * shape["offset_s"]) % trace.duration_s
         bits = 8 * shape["workers"] * (sent + replied) * shape["on_wire"]
-        delay_s = bits / trace.rate_at(place) * random.gauss(1.0, shape["noise"])
+        delay_s = bits / trace.rate_at(trace_s) * random.gauss(1.0, shape["noise"])
         now = ready + delay_s + shape["other_s"]
         densities.append(k)
         controller.observe(Observation(step, 1, delay_s, 0.0, round(sent), k))
@@ -417,8 +417,8 @@ def sections(folder: Path, results: Results) -> Sections:
     numbers = folder / f"{GPU}.json"
     if numbers.exists():
         results = replace(results, gpu=read(numbers))
-    made: Sections = module.sections(results)
-    return made
+    section_texts: Sections = module.sections(results)
+    return section_texts
 
 
 _DPI = 110
@@ -444,13 +444,13 @@ def write_figures(folder: Path, results: Results) -> list[Path]:
 def write_page(folder: Path, size: str, results: Results) -> list[Path]:
     """Write ``<size>.json`` and the page: between marks of the README, with its figures, or as
     ``<size>.md``. Numbers of a GPU also go into the README, if that has numbers of its own."""
-    made = sections(folder, results)
+    section_texts = sections(folder, results)
     numbers = folder / f"{size}.json"
     numbers.write_text(to_json(_kept(results, size, folder.name)) + "\n", encoding="utf-8")
     if size == "small":
-        return [numbers, _write_readme(folder, made), *write_figures(folder, results)]
+        return [numbers, _write_readme(folder, section_texts), *write_figures(folder, results)]
     page = folder / f"{size}.md"
-    text = "\n\n".join([f"# {folder.name}: size {size}", *made.values()]) + "\n"
+    text = "\n\n".join([f"# {folder.name}: size {size}", *section_texts.values()]) + "\n"
     page.write_text(text, encoding="utf-8")
     own = folder / "small.json"
     if size != GPU or not own.exists():
@@ -458,7 +458,7 @@ def write_page(folder: Path, size: str, results: Results) -> list[Path]:
     return [numbers, page, _write_readme(folder, sections(folder, read(own)))]
 
 
-def _write_readme(folder: Path, made: Sections) -> Path:
+def _write_readme(folder: Path, section_texts: Sections) -> Path:
     page = folder / PAGE
-    page.write_text(between_marks(page.read_text("utf-8"), made), encoding="utf-8")
+    page.write_text(between_marks(page.read_text("utf-8"), section_texts), encoding="utf-8")
     return page

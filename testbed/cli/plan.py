@@ -163,8 +163,8 @@ def describe(loaded: Loaded, fabric: str, seconds: float, *, trains: bool = True
 
 def _first(every: Iterable[T]) -> tuple[list[T], bool]:
     """Return the first of them, and whether that leaves any out."""
-    found = list(islice(every, MAX_CHANGES + 1))
-    return found[:MAX_CHANGES], len(found) > MAX_CHANGES
+    items = list(islice(every, MAX_CHANGES + 1))
+    return items[:MAX_CHANGES], len(items) > MAX_CHANGES
 
 
 def _links(loaded: Loaded, timeline: Timeline) -> list[dict[str, Any]]:

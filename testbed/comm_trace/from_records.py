@@ -2,12 +2,12 @@
 workers among themselves, and of a ring as single messages. Times in model time, to the
 microsecond.
 
-What is summed up is cut into as many segments as there are nodes. In each of 2(n - 1) hops every
-node sends one to the next and receives another from the one before it (Patarasuk and Yuan,
-"Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009).
+In a ring, what is summed up is cut into as many segments as there are nodes. In each of 2(n - 1)
+hops every node sends one to the next and receives another from the one before it (Patarasuk and
+Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009).
 
-Their records have a step's messages together: what each of them was follows from the exchange's own
-rule, and the sums have to agree with it.
+Records of rings and of peers have a step's messages together: what each of them was follows from
+the exchange's own rule, and the sums have to agree with it.
 """
 
 from __future__ import annotations

@@ -5,8 +5,9 @@
     Values.write        writes each value in few bits       1 bit, 4 bits, bfloat16, …
     Memory.update       keeps what the message lacks        e ← p − what the receiver will read
 
-``compressor.Bucket`` makes these calls. Any three go together; an algorithm is a row that names
-them. One instance of each serves one bucket. New ones: docs/how-to/adding-an-algorithm.md.
+``compressor.Bucket`` makes these calls, the first as ``accumulating``. Any three go together; an
+algorithm is a row that names them. One instance of each serves one bucket. New ones:
+docs/how-to/adding-an-algorithm.md.
 """
 
 from __future__ import annotations

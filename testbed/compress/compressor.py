@@ -129,11 +129,11 @@ class Bucket:
         if encoded.values is not staged.values or read is staged.values:
             read = self._staging.to_device(encoded.values, given.flat.device)
         sent = replace(sent, values=read)
-        held = _lacking(given, sent) if weigh else 0.0
+        residual_mass = _lacking(given, sent) if weigh else 0.0
         self._memory.update(given, sent)
         parts = self._shares(staged, len(encoded.payload)) if itemise else ()
         return EncodedBucket(
-            encoded.payload, sent.size, sent.count, sent.selection, held, mass, parts
+            encoded.payload, sent.size, sent.count, sent.selection, residual_mass, mass, parts
         )
 
     def _returned(self, chosen: Sparse, flat: Tensor) -> Sparse:
@@ -384,9 +384,9 @@ class Compressor:
         buffer = self._joined.setdefault(name, PayloadBuffer())
         payload = join([part.payload for part in packed], buffer)
         size, count = sum(part.size for part in packed), sum(part.count for part in packed)
-        held, sent = sum(part.held for part in packed), sum(part.sent for part in packed)
+        residual_mass, sent = sum(part.held for part in packed), sum(part.sent for part in packed)
         shares = tuple(share for part in packed for share in part.parts)
-        return EncodedBucket(payload, size, count, together(packed), held, sent, shares)
+        return EncodedBucket(payload, size, count, together(packed), residual_mass, sent, shares)
 
 
 def _densities(density: float | Sequence[float], count: int) -> list[float]:

@@ -51,7 +51,7 @@ class AccordionOptions(Options):
 
 
 class Accordion(LayerController[AccordionOptions]):
-    """One agent, for one worker, with a density for every layer; without randomness."""
+    """One for each worker, with a density for every layer; without randomness."""
 
     name, model = "accordion", AccordionOptions
     watches = frozenset({"layers"})

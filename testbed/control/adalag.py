@@ -71,7 +71,7 @@ class AdaLagOptions(DensityLimits):
 
 
 class AdaLag(Controller[AdaLagOptions]):
-    """One agent, for one worker. Nothing in it is random."""
+    """One for each worker. Nothing in it is random."""
 
     name, model = "adalag", AdaLagOptions
     watches = frozenset({"memory"})
@@ -102,22 +102,22 @@ class AdaLag(Controller[AdaLagOptions]):
 
     def observe(self, observed: Observation) -> None:
         """Take in a step and choose anew. Without ``held`` and ``sent`` (old records) k stays."""
-        delay_s, held, sent = observed.delay_s, observed.held, observed.sent
+        delay_s, residual_mass, sent = observed.delay_s, observed.held, observed.sent
         step_s = delay_s if observed.step_s is None else observed.step_s
-        figures = (delay_s, step_s, held or 0.0, sent or 0.0)
+        figures = (delay_s, step_s, residual_mass or 0.0, sent or 0.0)
         if not all(isfinite(figure) and figure >= 0 for figure in figures):
             raise self.fail(
                 observed,
-                f" took {step_s} s, {delay_s} s of them for communication, and left {held} of "
-                f"{sent}: all must be finite, and none below 0",
+                f" took {step_s} s, {delay_s} s of them for communication, and left "
+                f"{residual_mass} of {sent}: all must be finite, and none below 0",
             )
         self._steps += 1
         amount = float(observed.bytes_sent + (observed.bytes_received or 0))
         self._remember(max(1.0, amount), delay_s)
         self._recent.append((observed.density, delay_s, step_s))
         self._known_s = known_seconds(observed) or self._known_s
-        if held is not None and sent:
-            lag = observed.density * held / sent
+        if residual_mass is not None and sent:
+            lag = observed.density * residual_mass / sent
             old = lag if self._lag is None else self._lag
             self._lag = old + _SMOOTHING * (lag - old)
         blind = self.options.bytes_take == "known" and self._known_s is None
@@ -235,7 +235,7 @@ class LagsOptions(HidingOptions):
 
 
 class Lags(OverlapBudget[LagsOptions]):
-    """One agent, for one worker."""
+    """One for each worker."""
 
     name, model = "lags", LagsOptions
 

@@ -115,7 +115,7 @@ class AdaTopKOptions(DensityLimits):
 
 
 class AdaTopK(Controller[AdaTopKOptions]):
-    """One agent, for one worker, as in the paper. All randomness comes from ``seed``."""
+    """One for each worker, as in the paper. All randomness comes from ``seed``."""
 
     name, model = "adatopk", AdaTopKOptions
     carried = {"k": "_k", "delays": "_delays", "accuracies": "_accuracies", "random": "_random"}
@@ -259,8 +259,8 @@ class EquationTwo(Controller[EquationTwoOptions]):
         if self._random.random() < self.options.explore:
             return self._random.randrange(known)
         places = self._acceptable() or list(range(known))
-        accuracies = normalised([self._accuracies[place] for place in places])
-        delays = normalised([-self._delays[place] for place in places])
+        accuracies = normalised([self._accuracies[index] for index in places])
+        delays = normalised([-self._delays[index] for index in places])
         gains = [
             self.options.alpha * a + self.options.beta * d
             for a, d in zip(accuracies, delays, strict=True)
@@ -272,8 +272,8 @@ class EquationTwo(Controller[EquationTwoOptions]):
         if self.options.accuracy == "gain":
             least = -1.0
         return [
-            place
-            for place, (delay_s, accuracy) in enumerate(
+            index
+            for index, (delay_s, accuracy) in enumerate(
                 zip(self._delays, self._accuracies, strict=True)
             )
             if accuracy >= least and (most is None or delay_s <= most)

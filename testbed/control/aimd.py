@@ -62,7 +62,7 @@ Given = TypeVar("Given", bound=AimdOptions)
 
 
 class Aimd(Controller[Given]):
-    """One agent, for one worker; without randomness."""
+    """One for each worker; without randomness."""
 
     def observe(self, observed: Observation) -> None:
         """Take in a step, and raise or lower k, or hold it where nothing can be told yet."""

@@ -177,7 +177,7 @@ class AlgcOptions(HidingOptions):
 
 
 class Algc(OverlapBudget[AlgcOptions]):
-    """One agent, for one worker."""
+    """One for each worker."""
 
     name, model = "algc", AlgcOptions
 

@@ -199,7 +199,7 @@ Limits = TypeVar("Limits", bound=ThresholdOptions)
 
 
 class DelayAware(Controller[Given]):
-    """One agent, for one worker; without randomness. Begins with the largest density."""
+    """One for each worker; without randomness. Begins with the largest density."""
 
     carried = {"k": "_k", "taken": "_taken"}
 

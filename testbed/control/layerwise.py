@@ -86,7 +86,7 @@ Given = TypeVar("Given", bound=LayeredOptions)
 
 
 class Layered(LayerController[Given]):
-    """One agent, for one worker; without randomness. A subclass has a name, a model of options, and
+    """One for each worker; without randomness. A subclass has a name, a model of options, and
     a rule.
 
     One that also watches curves sees five of them, or a few less, between two decisions.

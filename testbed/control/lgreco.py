@@ -80,7 +80,7 @@ class LgrecoOptions(LayeredOptions):
 
 
 class Lgreco(Layered[LgrecoOptions]):
-    """One agent, for one worker."""
+    """One for each worker."""
 
     name, model = "lgreco", LgrecoOptions
     watches = frozenset({"buckets", "curves"})

@@ -153,7 +153,7 @@ def named(command: Iterable[str], directory: Path) -> list[Shown]:
     """The folders of files in ``/tmp`` and ``/var/tmp`` that a command's arguments name: there
     nodes have files of their own. What root's nodes are shown they may read: there no link leads to
     it, and it is what was looked at."""
-    found: dict[str, Shown] = {}
+    by_path: dict[str, Shown] = {}
     for text in command:
         path = (directory / text.rpartition("=")[2]).absolute()
         temporary = next((folder for folder in _TEMPORARY if path.is_relative_to(folder)), None)
@@ -167,8 +167,8 @@ def named(command: Iterable[str], directory: Path) -> list[Shown]:
             whole = path.is_dir() or path.parent == temporary
             shown = pinned(path if whole else path.parent)
         if shown is not None:
-            found[shown.path] = shown
-    return [found[path] for path in sorted(found)]
+            by_path[shown.path] = shown
+    return [by_path[path] for path in sorted(by_path)]
 
 
 def _without_links(temporary: Path, path: Path) -> Shown | None:

@@ -19,6 +19,7 @@ import select
 import signal
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -27,6 +28,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from testbed.cgroups import ControlGroup
 from testbed.errors import MachineError
+from testbed.fabric.base import START_S
 from testbed.fabric.file_view import NODE_USER, Shown, account_for, check, lay
 from testbed.fabric.forker import MESSAGE_BYTES
 from testbed.fabric.node_launcher import drop_privileges, execute
@@ -67,6 +69,9 @@ _IMPORTS: dict[str, tuple[str, ...]] = {
     "testbed": SHARED,
     "torch": (*SHARED, *TRAINING),
 }
+
+BEGIN_S = START_S / 3
+"""How long a process may take from its fork to its own program."""
 
 Request = dict[str, Any]
 _OF_A_ROOM = ("account", "groups", "bounds", "nodes")
@@ -154,12 +159,14 @@ class Forking:
                 request["view"] = [Shown(*each) for each in request["view"]]
                 request["account"] = account_for(request["view"])
             reading, writing = os.pipe()
-            with os.fdopen(reading, "rb") as said:
+            try:
                 try:
                     pid = self._fork(request, output, writing)
                 finally:
                     os.close(writing)
-                failure = said.read()
+                failure = _failure(reading, pid)
+            finally:
+                os.close(reading)
         except MachineError as error:
             return _why(error)
         except OSError as error:
@@ -199,6 +206,20 @@ class Forking:
         if not text.isdigit():
             raise OSError(0, text or "it was killed at once")
         return int(text)
+
+
+def _failure(said: int, pid: int) -> bytes:
+    """Return what ``pid`` writes before it begins; nothing: it has begun. Raises TimeoutError where
+    it does not, and is killed: others of its node may have stopped it."""
+    text, waiting, give_up = b"", select.poll(), time.monotonic() + BEGIN_S
+    waiting.register(said, select.POLLIN)
+    while waiting.poll(max(0.0, 1e3 * (give_up - time.monotonic()))):
+        if not (more := os.read(said, MESSAGE_BYTES)):
+            return text
+        text += more
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    raise TimeoutError(errno.ETIMEDOUT, f"it did not begin within {BEGIN_S:g} s, and was killed")
 
 
 class _Start(NamedTuple):

@@ -188,11 +188,12 @@ class Forker:
 
     def _read(self) -> None:
         """In a thread of its own: answers and ends, until either side closes."""
+        waiting = select.poll()
+        for descriptor in (self._socket.fileno(), self._closing):
+            waiting.register(descriptor, select.POLLIN)
         while True:
-            both: list[Any] = [self._socket, self._closing]
-            ready, _, _ = select.select(both, [], [])
             text = b""
-            if self._closing not in ready:
+            if self._closing not in dict(waiting.poll()):
                 with suppress(ConnectionError):
                     text = self._socket.recv(MESSAGE_BYTES)
             message: dict[str, Any] = json.loads(text) if text else {}

@@ -380,18 +380,20 @@ def _followed(above: PinnedFolder, path: Path) -> PinnedFolder:
             raise
     if os.geteuid() != 0:
         return PinnedFolder(path.resolve())
-    found = os.open(path.name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above.descriptor)
+    descriptor = os.open(
+        path.name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above.descriptor
+    )
     try:
-        user = os.fstat(found).st_uid
+        user = os.fstat(descriptor).st_uid
         if user != 0 and is_root_outside():
             raise InputError(
                 f"user {user} has made this link, and root writes where it leads to",
                 where=str(path),
                 hint="Put a folder in its place, or a link of root's (`chown -h root`)",
             )
-        return PinnedFolder((path.parent / os.readlink("", dir_fd=found)).resolve())
+        return PinnedFolder((path.parent / os.readlink("", dir_fd=descriptor)).resolve())
     finally:
-        os.close(found)
+        os.close(descriptor)
 
 
 def _by_no_link(path: Path) -> Path:

@@ -69,11 +69,11 @@ class Comparison:
         return [self._entries[index] for index in sorted(self._entries)]
 
     def entry(self, index: int) -> dict[str, Any]:
-        """Return the entry of the run at ``place``, which has begun."""
+        """Return the entry of the run at ``index``, which has begun."""
         return self._entries[index]
 
     def left(self) -> Iterator[tuple[int, Algorithm, int]]:
-        """Place, algorithm and seed of what is not over yet."""
+        """Index, algorithm and seed of what is not over yet."""
         for index, (algorithm, seed) in enumerate(self.order):
             if index not in self._over:
                 yield index, algorithm, seed

@@ -97,8 +97,8 @@ def _check_event(event: dict[str, Any]) -> None:
         if (wrong := _wrong_in(model, event)) is not None:
             raise _unusable(wrong, kind)
         _check_times(event, kind)
-        for seen in event.get("messages", ()) if kind in ("round", "served") else ():
-            _check(seen, _SEEN, kind)
+        for message in event.get("messages", ()) if kind in ("round", "served") else ():
+            _check(message, _SEEN, kind)
 
 
 _ENDLESS_S = 1e12

@@ -245,8 +245,8 @@ def observed(
         stack.callback(forwarder.stop)
         address = f"http://{LOOPBACK}:{forwarder.port}"
         nodes = {
-            name: f"{place.control_address}:{METRICS_PORT}"
-            for name, place in session.places.items()
+            name: f"{placement.control_address}:{METRICS_PORT}"
+            for name, placement in session.places.items()
         }
 
         own_folder = folder.folder(FOLDER)
@@ -337,12 +337,12 @@ def command(
     It ends with this process, and gives way to the run. ``unprivileged``: there is no other user
     than this one to become. ``bounding``: this process may empty the bounding set of capabilities.
     """
-    way = [] if netns is None else ["nsenter", f"--net={netns}"]
+    nsenter = [] if netns is None else ["nsenter", f"--net={netns}"]
     user = [] if unprivileged else [f"--reuid={USER}", f"--regid={USER}", "--clear-groups"]
     bounds = ["--bounding-set=-all"] if bounding else []
     rights = ["--no-new-privs", "--inh-caps=-all", *bounds, "--pdeathsig=KILL"]
     return [
-        *("nice", "-n", "10", *way, "setpriv", *user, *rights, program),
+        *("nice", "-n", "10", *nsenter, "setpriv", *user, *rights, program),
         f"--config.file={home}/prometheus.yml",
         f"--storage.tsdb.path={home}/data",
         f"--storage.tsdb.retention.time={STORED_S}",

@@ -289,7 +289,7 @@ class ParallelTask(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """The result of the task at ``place``: its entry, and the seconds of real time that it took."""
+    """The result of the task at ``position``: its entry, and the seconds of real time it took."""
 
     position: int
     entry: dict[str, Any]

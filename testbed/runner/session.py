@@ -41,7 +41,7 @@ from testbed.user_files import OpenedPath, PinnedFolder, last_line_in
 
 
 class LostWorkerBudget:
-    """``nodes``: who may be lost, ``many`` of them in all. ``lost``: who has been."""
+    """``nodes``: who may be lost, ``count`` of them in all. ``lost``: who has been."""
 
     def __init__(self, nodes: Collection[str] = (), count: int = 0) -> None:
         self.nodes, self._count = frozenset(nodes), count
@@ -349,7 +349,7 @@ class Session:
 
     def _last_words(self, name: str) -> str:
         """The end of the node's log, if it left one."""
-        last = last_line_in(self.directory / "log", f"{name}.log")
+        last = last_line_in(self.context.opened(), f"{name}.log")
         return f"; its last output: {last}" if last else ""
 
 

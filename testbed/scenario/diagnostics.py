@@ -32,15 +32,17 @@ MAX_PROBLEMS = 100
 
 
 class Problem(NamedTuple):
-    """Something wrong at ``place``."""
+    """Something wrong at ``location``."""
 
-    place: Place
+    location: Place
     message: str
 
 
 def report(document: Document, problems: list[Problem], *, hint: str | None = None) -> InputError:
     """One error that lists all, ``file:line: key.path: message``, by line, then the ``hint``."""
-    placed = sorted((document.line(place), dotted(place), text) for place, text in problems)
+    placed = sorted(
+        (document.line(location), dotted(location), text) for location, text in problems
+    )
     lines = [
         f"{document.path}:{line}: {_cut(f'{path}: ' if path else '')}{_cut(text)}"
         for line, path, text in placed
@@ -57,9 +59,9 @@ def _cut(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
-def dotted(place: Place) -> str:
+def dotted(location: Place) -> str:
     """``events[0].file``."""
-    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
+    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
     return "".join(parts).removeprefix(".")
 
 
@@ -81,15 +83,15 @@ def _other_alternative(detail: ErrorDetails) -> bool:
 
 def _problem(detail: ErrorDetails) -> Problem:
     loc, kind = detail["loc"], detail["type"]
-    place = _without_forms(loc[:2] + loc[3:] if loc and loc[0] in _UNIONS else loc)
-    if place and place[-1] == "[key]":
-        return Problem(place[:-1], f"{place[-2]!r} is not a name: {_NAME_RULE}")
+    location = _without_forms(loc[:2] + loc[3:] if loc and loc[0] in _UNIONS else loc)
+    if location and location[-1] == "[key]":
+        return Problem(location[:-1], f"{location[-2]!r} is not a name: {_NAME_RULE}")
     if kind in {"union_tag_invalid", "union_tag_not_found"}:
-        key, known = _tag_at(place)
-        return Problem((*place, key), _about_tag(detail, key, known))
+        key, known = _tag_at(location)
+        return Problem((*location, key), _about_tag(detail, key, known))
     if kind == "extra_forbidden":
-        return Problem(place, unknown("key", str(place[-1]), _keys_at(loc[:-1])))
-    return Problem(place, _message(detail))
+        return Problem(location, unknown("key", str(location[-1]), _keys_at(loc[:-1])))
+    return Problem(location, _message(detail))
 
 
 def _without_forms(loc: Place) -> Place:
@@ -100,11 +102,11 @@ def _without_forms(loc: Place) -> Place:
     )
 
 
-def _tag_at(place: Place) -> tuple[str, list[str]]:
+def _tag_at(location: Place) -> tuple[str, list[str]]:
     """The key that tells alternatives apart, and what it may say."""
-    if place[-1] == "pace" or "paces" in place:
+    if location[-1] == "pace" or "paces" in location:
         return "name", list(PACE_NAMES)
-    return ("model", list(LOSS_MODELS)) if place[-1] in _FORMS else ("kind", _kinds())
+    return ("model", list(LOSS_MODELS)) if location[-1] in _FORMS else ("kind", _kinds())
 
 
 def _message(detail: ErrorDetails) -> str:

@@ -124,12 +124,12 @@ def recorded_paces(
     """Step times in seconds by ``key``, and problems; ``folder``: where paths start."""
     times: dict[str, tuple[float, ...]] = {}
     problems: list[Problem] = []
-    for place, pace in _written(scenario):
+    for location, pace in _written(scenario):
         if isinstance(pace, RecordedPace) and pace.key not in times:
             try:
                 times[pace.key] = read_step_times(folder / pace.file, pace.column)
             except InputError as error:
-                problems.append(Problem((*place, "file"), str(error)))
+                problems.append(Problem((*location, "file"), str(error)))
     return times, problems
 
 

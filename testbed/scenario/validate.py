@@ -302,9 +302,9 @@ def _training(scenario: Scenario) -> Iterator[Problem]:
     yield from _known(("train", "model"), models, train.model)
 
 
-def _known(place: Place, registry: Registry[Any], name: str) -> Iterator[Problem]:
+def _known(location: Place, registry: Registry[Any], name: str) -> Iterator[Problem]:
     if name not in registry:  # else it would be loaded, and torch with it
-        yield from _caught(place, lambda: registry.get(name))
+        yield from _caught(location, lambda: registry.get(name))
 
 
 def _algorithms(scenario: Scenario) -> Iterator[Problem]:
@@ -336,16 +336,18 @@ def _seeds(scenario: Scenario) -> Iterator[Problem]:
 def _history(scenario: Scenario, traces: Mapping[str, RateTrace]) -> Iterator[Problem]:
     """Dilation must leave a rate, and an outage must not look like the death of a node."""
     timeline = build(scenario, traces)
-    place = ("events" if scenario.events else "links",)
+    location = ("events" if scenario.events else "links",)
     if timeline.change_count_estimate() > MAX_CHANGES:
-        yield Problem(place, f"more than {MAX_CHANGES} changes in all: use shorter or fewer events")
+        yield Problem(
+            location, f"more than {MAX_CHANGES} changes in all: use shorter or fewer events"
+        )
         return
     length, end = timeline.longest_outage_s()
     if 0 < timeline.lowest_rate() < scenario.dilation:
         lowest = Rate(timeline.lowest_rate())
         yield Problem(("dilation",), f"the lowest rate, {lowest}, would fall below 1 bit/s")
     if length == inf:
-        yield Problem(place, f"{end} is at rate 0 for good: give it service again")
+        yield Problem(location, f"{end} is at rate 0 for good: give it service again")
         return
     if scenario.peer_timeout * scenario.dilation > MOST_SILENCE_S:
         yield Problem(
@@ -365,11 +367,11 @@ def _history(scenario: Scenario, traces: Mapping[str, RateTrace]) -> Iterator[Pr
         )
 
 
-def _caught(place: Place, action: Callable[[], object]) -> Iterator[Problem]:
+def _caught(location: Place, action: Callable[[], object]) -> Iterator[Problem]:
     try:
         action()
     except InputError as error:
-        yield Problem(place, str(error))
+        yield Problem(location, str(error))
 
 
 def _repeated(names: list[str]) -> list[str]:

@@ -162,8 +162,8 @@ def check_steps(scenario: Scenario) -> Iterator[Problem]:
         for i, field, message in _steps(scenario, group):
             if (i, field, message) not in reported:
                 reported.add((i, field, message))
-                place: Place = ("events", i) if field is None else ("events", i, field)
-                yield Problem(place, f"then, of {group.ends[0]}: {message}")
+                location: Place = ("events", i) if field is None else ("events", i, field)
+                yield Problem(location, f"then, of {group.ends[0]}: {message}")
 
 
 def _steps(scenario: Scenario, group: LinkGroup) -> Iterator[tuple[int, str | None, str]]:

@@ -43,11 +43,11 @@ class Document:
     data: Any
     lines: dict[Place, int]
 
-    def line(self, place: Place) -> int:
-        """The line of ``place``, or of the nearest thing around it that is written."""
-        while place not in self.lines and place:
-            place = place[:-1]
-        return self.lines.get(place, 1)
+    def line(self, location: Place) -> int:
+        """The line of ``location``, or of the nearest thing around it that is written."""
+        while location not in self.lines and location:
+            location = location[:-1]
+        return self.lines.get(location, 1)
 
 
 class _Nested(Exception):
@@ -101,16 +101,16 @@ class _Builder:
     _visited: set[int] = field(default_factory=set)
     _repeated: int = 0
 
-    def value(self, node: Node, place: Place) -> Any:
+    def value(self, node: Node, location: Place) -> Any:
         line = node.start_mark.line + 1
-        self.lines.setdefault(place, line)
+        self.lines.setdefault(location, line)
         self._count(node, line)
-        if len(place) > MAX_DEPTH:
+        if len(location) > MAX_DEPTH:
             raise _too_deep(self.path, line)
         if isinstance(node, MappingNode):
-            return self._mapping(node, place)
+            return self._mapping(node, location)
         if isinstance(node, SequenceNode):
-            return [self.value(item, (*place, i)) for i, item in enumerate(node.value)]
+            return [self.value(item, (*location, i)) for i, item in enumerate(node.value)]
         return self._scalar(node)
 
     def _count(self, node: Node, line: int) -> None:
@@ -121,16 +121,16 @@ class _Builder:
                 line, f"aliases expand to more than {ALIAS_BUDGET} values", "Write them out"
             )
 
-    def _mapping(self, node: MappingNode, place: Place) -> dict[str, Any]:
+    def _mapping(self, node: MappingNode, location: Place) -> dict[str, Any]:
         data: dict[str, Any] = {}
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
             key = self._key(key_node, line)
             if key in data:
-                first = self.lines[*place, key]
+                first = self.lines[*location, key]
                 raise self._error(line, f"key {key!r} is there twice", f"First in line {first}")
-            self.lines[*place, key] = line
-            data[key] = self.value(value_node, (*place, key))
+            self.lines[*location, key] = line
+            data[key] = self.value(value_node, (*location, key))
         return data
 
     def _key(self, node: Node, line: int) -> str:

@@ -10,7 +10,7 @@ offset size field
 20     2    bucket
 22     2    reserved, 0
 24     8    body length in bytes, at most ``MAX_BODY``
-32     8    time of sending, nanoseconds of the host's monotonic clock
+32     8    time of sending, nanoseconds of the monotonic clock of the session's host
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes_rig import status_of
+from processes_rig import keeping_mounts, kept_namespace, status_of
 from rights_rig import RunningCommand, assert_documented
 from standing import assert_gone, run_in
 from unprivileged import USER, as_user
@@ -58,7 +58,11 @@ class Member:
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "testbed", *arguments]
         return subprocess.Popen(
-            as_user(NO_HOME, *command, group=SOCKET.stat().st_gid),
+            as_user(
+                NO_HOME,
+                *keeping_mounts(self.home / "mounts", *command),
+                group=SOCKET.stat().st_gid,
+            ),
             env=environment(NARROWS_STATE=str(self.home / "state"), TMPDIR=str(self.home)),
             cwd=self.home,
             stdin=subprocess.DEVNULL,
@@ -74,9 +78,9 @@ class Member:
     def running(self, process: subprocess.Popen[str]) -> RunningCommand:
         """A command of his, which ``as_user`` has started without new privileges and with mounts of its own."""
         caller = {**status_of("self"), "NoNewPrivs": ["1"]}
-        users, aside = {"0": "root", str(USER): "the user"}, frozenset({"mnt"})
+        users, given = {"0": "root", str(USER): "the user"}, kept_namespace(self.home / "mounts")
         run = run_in(self.home)
-        return RunningCommand(process.pid, run, "exec", self.home, users, caller, aside)
+        return RunningCommand(process.pid, run, "exec", self.home, users, caller, given)
 
     def record(self, name: str) -> dict[str, Any]:
         (found,) = self.home.glob(f"runs/*/{name}")

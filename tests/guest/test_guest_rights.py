@@ -8,12 +8,23 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from command_rig import command_line, descendants
 from guest_rig import guest
-from processes_rig import own_namespaces, parts, power_of, sockets_of, status_of, table, user_of
+from processes_rig import (
+    keeping_mounts,
+    kept_namespace,
+    own_namespaces,
+    parts,
+    power_of,
+    sockets_of,
+    status_of,
+    table,
+    user_of,
+)
 from unprivileged import USER, as_user
 
 from testbed.process import environment
@@ -44,7 +55,7 @@ def test_processes_on_the_host_have_what_is_documented(folder: Path) -> None:
     job = ["sh", "-c", "touch begun; sleep 600"]
     command = [sys.executable, "-m", "testbed", "exec", "scenario.yaml", "--guest", "--", *job]
     with subprocess.Popen(
-        as_user(home, *command), cwd=folder, env=environment(),
+        as_user(home, *keeping_mounts(home / "mounts", *command)), cwd=folder, env=environment(),
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     ) as process:  # fmt: skip
         try:
@@ -55,7 +66,9 @@ def test_processes_on_the_host_have_what_is_documented(folder: Path) -> None:
                 time.sleep(0.1)
             rows: dict[str, list[dict[str, object]]] = {}
             for pid in [process.pid, *descendants(process.pid)]:
-                rows.setdefault(name_of(pid), []).append(rights(pid, process.pid))
+                with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+                    row = rights(pid, home / "mounts")
+                    rows.setdefault(name_of(pid), []).append(row)
         finally:
             process.terminate()
             process.communicate(timeout=60)
@@ -76,12 +89,12 @@ def name_of(pid: int) -> str:
     return module if Path(words[0]).name.startswith("python") else Path(words[0]).name
 
 
-def rights(pid: int, command: int) -> dict[str, object]:
-    """A process's row but for its name. The test has put the command into mounts of its own."""
+def rights(pid: int, mounts: Path) -> dict[str, object]:
+    """A process's row but for its name. ``mounts``: as ``keeping_mounts`` has kept those of the test."""
     return {
         "user": user_of(status_of(pid), {str(USER): "the user"}),
         "capabilities": power_of(pid),
-        "namespaces of its own": own_namespaces(pid) - {"mnt"} | own_namespaces(pid, command),
+        "namespaces of its own": own_namespaces(pid, given=kept_namespace(mounts)),
         "sockets": set(sockets_of(pid)),
     }
 

@@ -215,6 +215,10 @@ def test_the_journal_knows_before_a_group_is_made(
             [f"control group {folder}"] for folder in group.folders
         ]
         assert cgroups.clean(journal.entries[0]) == []
+        for folder, entry in zip(group.folders, journal.entries, strict=True):
+            folder.parent.mkdir()  # as one that is killed before it makes the node's leaves it
+            assert cgroups.clean(entry) == [f"control group {folder.parent}"]
+            assert not folder.parent.exists()
     finally:
         group.remove()
         journal.close()

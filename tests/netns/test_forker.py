@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from testbed.errors import ExperimentError
+from testbed.fabric import fork_server
 from testbed.fabric.base import START_S
 from testbed.fabric.file_view import NODE_USER, pinned, programs
 from testbed.fabric.forker import Forked, Forker, ForkSetting, ahead, take
@@ -144,14 +145,16 @@ for _ in range({MANY}):
 def test_processes_are_started_whose_descriptors_select_would_not_take(
     netns: str, tmp_path: Path
 ) -> None:
-    """As where there are a thousand nodes: here the forking process opens as many files first."""
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    """As where there are a thousand nodes: here both processes open as many files first."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < 2 * MANY:
         pytest.skip(f"this machine allows {hard} open files")
     (tmp_path / "sitecustomize.py").write_text(OPENING)
     variables = environment()
     variables.pop("NARROWS_OPEN_FILES", None)  # a limit that others would go back to
     variables["PYTHONPATH"] = f"{tmp_path}{os.pathsep}{variables['PYTHONPATH']}"
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    own = [os.open(os.devnull, os.O_RDONLY) for _ in range(MANY)]
     made = Forker(variables, "testbed")
     try:
         room = made.room(ForkSetting("worker-0", netns, programs({}), ""))
@@ -160,6 +163,25 @@ def test_processes_are_started_whose_descriptors_select_would_not_take(
         assert room.poll() is None
     finally:
         made.close()
+        for descriptor in own:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_process_that_is_stopped_before_it_begins_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As others of its node may do, which have the same user."""
+    monkeypatch.setattr(fork_server, "BEGIN_S", 0.3)
+    reading, writing = os.pipe()
+    if (pid := os.fork()) == 0:
+        os.kill(os.getpid(), signal.SIGSTOP)
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading), pytest.raises(TimeoutError, match=r"did not begin within 0\.3 s"):
+        fork_server._failure(reading, pid)
+    with pytest.raises(ChildProcessError):
+        os.waitpid(pid, 0)
 
 
 @pytest.mark.parametrize("how", ["closed", "killed"])

@@ -21,6 +21,7 @@ from command_rig import Command, command_line, descendants
 from crossed_rig import write
 from netns_rig import standing
 from processes_rig import (
+    gains_nothing,
     keeping_mounts,
     own_mounts,
     own_namespaces,
@@ -307,7 +308,9 @@ def rights(pid: int, who: str) -> tuple[str, tuple[str, str, set[str]]]:
     elif len(status["NSpid"]) > 1:
         module = "a node's first process" if status["NSpid"][-1] == "1" else "a job's process"
     name = user_of(status, {"0": "root", **OTHERS[who]})
-    return module, (name, power_of(pid), own_namespaces(pid))
+    power = power_of(pid)
+    assert power != "none" or gains_nothing(pid), f"{module}: {status}"
+    return module, (name, power, own_namespaces(pid))
 
 
 @contextmanager

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -18,6 +19,7 @@ from random import Random
 from tempfile import TemporaryDirectory
 
 import pytest
+from groups_rig import groups_of
 from private_host import PrivateHost
 from unprivileged import USER
 
@@ -206,9 +208,12 @@ def struck(kill: Kill, host: PrivateHost) -> str | None:
         hit = testbed.returncode == -signal.SIGKILL
     else:
         return None
+    tags = set(re.findall(r"\bnw-([0-9a-f]+)-", host.state()))
     cleaning = host.testbed("clean", user=kill.as_user)
     cleaned = cleaning.communicate(timeout=120)[0]
     different = host.settle(before)
+    if groups := groups_of(tags):
+        different = f"control groups {groups}; {different}"
     if not hit:
         different = f"it was not hit: {testbed.returncode}; {different}"
     if cleaning.returncode:

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 from lab import CLOCKS, Lab, child
-from processes_rig import status_of
+from processes_rig import KINDS, namespace, status_of
 from rights_rig import Container, Row, RunningCommand, assert_documented
 from verdict_rig import accepted_run, accepted_runs
 
@@ -192,10 +192,10 @@ class SwarmRun:
 def rights(lab: Lab, pid: int, verb: str, folder: Path) -> list[tuple[str, Row]]:
     """Rights of the processes of a run in ``folder``. ``pid``: of the command, on the first host."""
     users = {"0": "root", str(OWNER): "the folder's owner"}
-    of_the_lab = frozenset({"net", "mnt", "pid", "uts"})
+    of_the_lab = {kind: namespace(lab.manager.pid, kind) for kind in KINDS}
     return RunningCommand(
         pid, run_in(folder), verb, folder, users,
-        of_the_test=of_the_lab, containers=partial(containers_of, lab),
+        given=of_the_lab, containers=partial(containers_of, lab),
     ).rows()  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from testbed.algorithm import Algorithm, Pattern
-from testbed.algorithms import PATTERNS, ways
+from testbed.algorithms import PATTERNS, value_coding_names
 from testbed.cli.algorithms import algorithms
 from testbed.compatibility import check, known, resolve
 from testbed.compress.base import codings, memories, selectors
@@ -134,9 +134,9 @@ def test_names_that_mean_nothing(name: str, sentence: str) -> None:
 
 
 def test_every_way_to_write_values_can_be_added() -> None:
-    assert {*codings} - {"fp32"} <= set(ways())
-    for way in ways():
-        assert resolve(f"none+{way}").values in codings
+    assert {*codings} - {"fp32"} <= set(value_coding_names())
+    for name in value_coding_names():
+        assert resolve(f"none+{name}").values in codings
 
 
 def test_unknown_name() -> None:

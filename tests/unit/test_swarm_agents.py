@@ -115,3 +115,24 @@ def test_a_run_in_which_a_clock_moved_fails_with_the_name_of_its_host(moved_s: i
         with moved if moved_s else nullcontext():
             agents.stop()
         assert all(end.told("stop") for end in ends.values())
+
+
+def test_a_greeting_has_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often something of it comes."""
+    monkeypatch.setattr(module, "GREETING_S", 0.5)
+    ours, theirs = socket.socketpair()
+    over = threading.Event()
+
+    def dribble() -> None:
+        while not over.wait(0.05):
+            theirs.send(b"x")
+
+    thread = threading.Thread(target=dribble)
+    thread.start()
+    begun_s = time.monotonic()
+    with ours, theirs:
+        with pytest.raises(TimeoutError):
+            module._line(ours)
+        over.set()
+        thread.join()
+    assert time.monotonic() - begun_s >= 0.5

@@ -81,36 +81,53 @@ def test_a_number_that_is_no_time(number: str, tmp_path: Path) -> None:
 
 
 def test_a_log_is_appended_to_and_its_last_line_read_through_no_link(tmp_path: Path) -> None:
-    folder, outside = tmp_path / "log", tmp_path / "outside"
-    folder.mkdir()
+    folder, outside = tmp_path / "run" / "log", tmp_path / "outside"
+    folder.mkdir(parents=True)
+    run = PinnedFolder(tmp_path / "run")
     for line in (b"one\n", b"two\n"):
         with PinnedFolder(folder).append("worker-0.log") as log:
             log.write(line)
     assert (folder / "worker-0.log").read_bytes() == b"one\ntwo\n"
-    assert last_line_in(folder, "worker-0.log") == "two"
-    assert last_line_in(folder, "other.log") == last_line_in(outside, "worker-0.log") == ""
+    assert last_line_in(run, "worker-0.log") == "two"
+    assert last_line_in(run, "other.log") == ""
     (folder / "long.log").write_bytes(b"x" * (1 << 20) + b"\nthe end\n")
-    assert last_line_in(folder, "long.log") == "the end"
+    assert last_line_in(run, "long.log") == "the end"
     os.mkfifo(folder / "pipe.log")
-    assert last_line_in(folder, "pipe.log") == ""
+    assert last_line_in(run, "pipe.log") == ""
     outside.mkdir()
+    assert last_line_in(PinnedFolder(outside), "worker-0.log") == ""
     (outside / "secret").write_text("secret\n")
     (folder / "secret.log").symlink_to(outside / "secret")
-    assert last_line_in(folder, "secret.log") == ""
+    assert last_line_in(run, "secret.log") == ""
     (folder / "link.log").symlink_to(outside / "link.log")
     with pytest.raises(OSError, match="symbolic links"):
         PinnedFolder(folder).append("link.log")
-    (tmp_path / "linked").symlink_to(outside)
-    assert last_line_in(tmp_path / "linked", "secret") == ""
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / "log").symlink_to(outside)
+    assert last_line_in(PinnedFolder(tmp_path / "linked"), "secret") == ""
     assert [path.name for path in outside.iterdir()] == ["secret"]
+
+
+def test_a_log_is_read_in_the_run_that_was_opened(tmp_path: Path) -> None:
+    """Whoever owns the folder above may put a link to another one in the run's place."""
+    own, other = tmp_path / "runs" / "run", tmp_path / "var"
+    for folder in (own, other):
+        (folder / "log").mkdir(parents=True)
+        (folder / "log" / "auth.log").write_text(f"{folder.name}\n")
+    run = PinnedFolder(own)
+    own.parent.rename(tmp_path / "away")
+    own.parent.mkdir()
+    own.symlink_to(other)
+    assert last_line_in(run, "auth.log") == "run"
 
 
 @pytest.mark.root
 def test_a_log_in_a_folder_of_somebody_elses_is_not_read(tmp_path: Path) -> None:
-    (tmp_path / "worker-0.log").write_text("said\n")
-    assert last_line_in(tmp_path, "worker-0.log") == "said"
-    os.chown(tmp_path, 61234, 61234)
-    assert last_line_in(tmp_path, "worker-0.log") == ""
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "worker-0.log").write_text("said\n")
+    assert last_line_in(PinnedFolder(tmp_path), "worker-0.log") == "said"
+    os.chown(tmp_path / "log", 61234, 61234)
+    assert last_line_in(PinnedFolder(tmp_path), "worker-0.log") == ""
 
 
 def test_files_of_a_pinned_folder_stay_in_it_and_replace_links(tmp_path: Path) -> None:

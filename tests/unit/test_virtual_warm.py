@@ -86,7 +86,8 @@ lines = JsonLines(socket.create_connection(session.getsockname()))
 inbox = queue.SimpleQueue()
 inbox.put({"type": "another"})
 names, addresses = {0: "server", 1: "worker-0"}, {0: "127.77.0.1", 1: "127.77.0.2"}
-node = Assignment(job(1, 1, "topk"), "worker", names, addresses, {}, lines, inbox, Exporter({}))
+labels = {"run": "first"}
+node = Assignment(job(1, 1, "topk"), "worker", names, addresses, labels, lines, inbox, Exporter({}))
 node.flows = {"sources": [], "sinks": []}
 try:
     run_assignment(node)

@@ -77,7 +77,7 @@ def _where() -> str:
 
 
 def _state() -> str:
-    """Return a digest of everything that is compiled, and of the Python whose byte code it was."""
+    """Return a digest of the kernels' sources, and of the Python whose byte code it was."""
     digest = hashlib.sha256(sys.version.encode())
     for path in sorted(_SOURCES.glob("*.py")):
         digest.update(path.name.encode() + path.read_bytes())

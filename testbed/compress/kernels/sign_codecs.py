@@ -35,7 +35,7 @@ _LANES = 64
 
 @compiled
 def _take_in(row: Floats, position: int, above: Sums, below: Sums) -> None:
-    """Add the elements of ``row``, the first of which has ``place`` in its part, to the lanes of
+    """Add the elements of ``row``, the first of which has ``position`` in its part, to the lanes of
     both groups."""
     lane = position % _LANES
     head = min(-position % _LANES, row.size)

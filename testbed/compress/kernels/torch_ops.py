@@ -293,9 +293,9 @@ class Staging:
         if (uploaded := self._uploaded.get(tensor.dtype)) is not None:
             uploaded.synchronize()
         buffer = _grown(self._up, tensor)
-        there = buffer.copy_(tensor).to(device, non_blocking=True)
+        on_device = buffer.copy_(tensor).to(device, non_blocking=True)
         self._uploaded[tensor.dtype] = torch.cuda.current_stream(device).record_event()
-        return there
+        return on_device
 
     def _fetch(self, tensors: Sequence[Tensor], transfer: int = 0) -> list[Tensor]:
         """``tensors``, of one device and different dtypes, on the host, after one wait."""

@@ -214,15 +214,15 @@ class TritonKernels(CudaKernels):
         ones, space = torch.ones(2, device=device), Workspace()
         try:
             with compilation.alone():
-                seen = self.add(ones, ones, torch.empty_like(ones)), self.measure(ones)
+                statistics = self.add(ones, ones, torch.empty_like(ones)), self.measure(ones)
                 indices, values = self.select_above(ones, 0.5, space)
                 self.subtract_at(ones, indices, values)
                 counts = [int(self.digit_counts(ones, digit)[0]) for digit in range(len(DIGITS))]
                 numbers = self.count_above(ones, 0.5), self.moments(ones).count, *counts
         except TritonError as error:
             raise RuntimeError(f"Triton: {error}") from error
-        if [one.sum_abs for one in seen] != [4.0, 2.0] or numbers != (0, 2, 2, 2, 2):
-            raise RuntimeError(f"Triton's kernels give {seen}, {numbers}")
+        if [each.sum_abs for each in statistics] != [4.0, 2.0] or numbers != (0, 2, 2, 2, 2):
+            raise RuntimeError(f"Triton's kernels give {statistics}, {numbers}")
 
     def measuring(self, flat: Tensor) -> Fetching[GradientStatistics]:
         """As ``adding``, which reads one vector more and writes one."""

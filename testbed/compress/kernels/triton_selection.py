@@ -79,14 +79,14 @@ def _taken(
     Returns how many there are then."""
     number = _ones(word)
     ends = count + tl.cumsum(number, 0)
-    place, base = ends - number, first + tl.arange(0, tile // _WORD) * _WORD
+    slot, base = ends - number, first + tl.arange(0, tile // _WORD) * _WORD
     for _ in range(0, tl.where(count < slots, tl.max(number, 0), 0)):
         lowest = (word & -word).to(tl.float32).to(tl.int32, bitcast=True)
         at = base + ((lowest >> 23) & 255) - 127
-        fits = (word != 0) & (place < slots)
-        tl.store(kept + place, _packed(tl.load(flat + at, fits, 0.0), at), fits)
+        fits = (word != 0) & (slot < slots)
+        tl.store(kept + slot, _packed(tl.load(flat + at, fits, 0.0), at), fits)
         word &= word - 1
-        place += 1
+        slot += 1
     return tl.max(ends, 0)
 
 
@@ -169,21 +169,21 @@ def _gathered(
     if count <= slots:
         for first in range(0, count, share):
             inside = first + each < count
-            place = before + first + each
+            position = before + first + each
             pair = tl.load(kept + first + each, inside, 0)
-            fits = inside & (place < room)
-            tl.store(indices + place, start + (pair >> 32), fits)
-            tl.store(values + place, pair.to(tl.int32).to(tl.float32, bitcast=True), fits)
+            fits = inside & (position < room)
+            tl.store(indices + position, start + (pair >> 32), fits)
+            tl.store(values + position, pair.to(tl.int32).to(tl.float32, bitcast=True), fits)
     else:
         end = left_of(size, start, tiles * tile)
         for first in range(0, end, share):
             x = tl.load(flat + start + first + each, first + each < end, 0.0)
             chosen = (tl.abs(x) >= threshold) & (first + each < end)
             ranks = tl.cumsum(chosen.to(tl.int32), 0)
-            place = before + ranks - 1
-            fits = chosen & (place < room)
-            tl.store(indices + place, start + first + each, fits)
-            tl.store(values + place, x, fits)
+            position = before + ranks - 1
+            fits = chosen & (position < room)
+            tl.store(indices + position, start + first + each, fits)
+            tl.store(values + position, x, fits)
             before += tl.max(ranks, 0)
 
 

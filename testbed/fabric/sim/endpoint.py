@@ -1,9 +1,9 @@
 """``testbed.node.Endpoint`` on modelled links: messages over TCP, multicasts, and the order in
 which messages are taken.
 
-The sender's window is that of its slowest member: all of a message goes at the rate of the tightest
-of those links. What a link loses is asked for as soon as it is missed, and sent again to the
-members behind that link.
+A multicast's window is that of its slowest member: all of a message goes at the rate of the
+tightest of those links. What a link loses is asked for as soon as it is missed, and sent again to
+the members behind that link.
 """
 
 from __future__ import annotations

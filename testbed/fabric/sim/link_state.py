@@ -193,15 +193,17 @@ class LinkArrays:
     def queue(self, bits: NDArray[Any]) -> None:
         """Set how much is queued at each link (links,), from now on."""
         self.queued_bits[:] = bits
-        held = np.minimum(bits, self.queue_bits)
-        np.maximum(self.largest_bits, held, out=self.largest_bits)
+        capped = np.minimum(bits, self.queue_bits)
+        np.maximum(self.largest_bits, capped, out=self.largest_bits)
         self._wait_s = None
 
     def wait_s(self, hops: Indices) -> Floats:
         """How long the queues along ``hops`` (flows, hops) are, added up."""
         if self._wait_s is None:
-            held, serving = np.minimum(self.queued_bits, self.queue_bits), self.capacity > 0
-            self._wait_s = np.divide(held, self.capacity, out=np.zeros(len(held)), where=serving)
+            capped, serving = np.minimum(self.queued_bits, self.queue_bits), self.capacity > 0
+            self._wait_s = np.divide(
+                capped, self.capacity, out=np.zeros(len(capped)), where=serving
+            )
         total: Floats = self._wait_s[hops].sum(1)
         return total
 

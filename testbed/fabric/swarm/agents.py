@@ -63,7 +63,7 @@ def moved_ns(before: ClockReading, after: ClockReading) -> int:
 
 
 T = TypeVar("T")
-GREETING_S, GREETING_BYTES = 5.0, 4096
+GREETING_S, GREETING_BYTES, _SHORTEST_S = 5.0, 4096, 1e-3
 EVERY_S, SILENCE_S = 1.0, 4.0
 """Between two looks at a host's clock, and after which a host is taken for dead: nodes may be
 silent for six seconds."""
@@ -95,11 +95,11 @@ class HostAgent(AgentClient):
     def clock(self) -> ClockReading:
         """Ask for its clock."""
         before = time.monotonic_ns()
-        there, unix = self.ask("clock")
+        remote_ns, unix = self.ask("clock")
         after = time.monotonic_ns()
         self.heard_s = time.monotonic()
         return ClockReading(
-            there - (before + after) // 2, (after - before) // 2, unix - time.time_ns()
+            remote_ns - (before + after) // 2, (after - before) // 2, unix - time.time_ns()
         )
 
     def ask(self, operation: str, **fields: Any) -> Any:
@@ -149,14 +149,14 @@ class AgentListener:
         """
         with ThreadPoolExecutor(1) as asking:
             to = [self.address, AGENT_PORT]
-            asked = asking.submit(agent.ask, operation, to=to, host=agent.host.id, **fields)
+            pending = asking.submit(agent.ask, operation, to=to, host=agent.host.id, **fields)
             greeted = self._next(GREETING_S, operation)
             if greeted is None:
-                asked.result()
+                pending.result()
                 raise ExperimentError(f"host {agent.host.name} did not connect to {operation}")
             try:
                 yield greeted[1]
-                asked.result()
+                pending.result()
             except BaseException:
                 greeted[1].close()
                 raise
@@ -184,7 +184,6 @@ class AgentListener:
 
     def _greeted(self, connected: socket.socket, purpose: str) -> str | None:
         """The host of whoever connected; None for a stranger."""
-        connected.settimeout(GREETING_S)
         try:
             said = json.loads(_line(connected))
             token, host = str(said["token"]).encode(), str(said["host"])
@@ -195,9 +194,11 @@ class AgentListener:
 
 
 def _line(connected: socket.socket) -> bytes:
-    """A line and nothing of what comes after it."""
-    line = b""
+    """Return a line that comes within ``GREETING_S``, and nothing of what comes after it. Raises
+    OSError."""
+    line, give_up = b"", time.monotonic() + GREETING_S
     while not line.endswith(b"\n") and len(line) < GREETING_BYTES:
+        connected.settimeout(max(give_up - time.monotonic(), _SHORTEST_S))
         if not (byte := connected.recv(1)):
             break
         line += byte
@@ -302,7 +303,7 @@ class HostAgents(AgentClient):
             )
             return said
 
-        places = {node: place for own in self._each(ask) for node, place in own.items()}
+        places = {node: location for own in self._each(ask) for node, location in own.items()}
         known = [(addresses[node], mac) for node, (mac, _, _) in places.items()]
         for node, (_, nic, _) in places.items():
             others = [pair for pair in known if pair[0] != addresses[node]]
@@ -352,12 +353,12 @@ class HostAgents(AgentClient):
             own = {n: at for n, at in nodes.items() if self._host_of(n) == agent.host.id}
             return AgentClient.watch(agent, own)
 
-        return {node: seen for own in self._each(follow) for node, seen in own.items()}
+        return {node: interfaces for own in self._each(follow) for node, interfaces in own.items()}
 
     def watched(self) -> dict[str, Watched]:
         """Follow them no longer; times are of this host's clock."""
-        seen = {n: each for own in self._each(AgentClient.watched) for n, each in own.items()}
-        return {node: each.earlier(self.ahead_ns(node)) for node, each in seen.items()}
+        by_node = {n: each for own in self._each(AgentClient.watched) for n, each in own.items()}
+        return {node: each.earlier(self.ahead_ns(node)) for node, each in by_node.items()}
 
     def _host_of(self, node: str) -> str:
         manager = next((a.host.id for a in self._agents.values() if a.host.manager), "")

@@ -115,7 +115,9 @@ class SwarmManager:
         prefix = f"{stack_name(self.run)}_"
         try:
             services = self.client.api.services(filters=self._mine)
-            names = {one["ID"]: one["Spec"]["Name"].removeprefix(prefix) for one in services}
+            names = {
+                service["ID"]: service["Spec"]["Name"].removeprefix(prefix) for service in services
+            }
             if not names:
                 return []
             listed = self.client.api.tasks(filters={"service": list(names)})
@@ -336,22 +338,24 @@ def image_reference(registry: str | None) -> str:
     tag = images.require()
     if registry is None:
         return run(["docker", "image", "inspect", "--format", "{{.Id}}", tag]).strip()
-    there = f"{registry}/{tag}"
+    reference = f"{registry}/{tag}"
     try:
-        run(["docker", "tag", tag, there])
-        run(["docker", "push", "--quiet", there])
-        digests = run(["docker", "image", "inspect", "--format", "{{json .RepoDigests}}", there])
+        run(["docker", "tag", tag, reference])
+        run(["docker", "push", "--quiet", reference])
+        digests = run(
+            ["docker", "image", "inspect", "--format", "{{json .RepoDigests}}", reference]
+        )
     except CommandFailed as error:
         raise MachineError(
             f"the image could not be pushed to {registry}: {error.output.strip()}",
             fix="Check `swarm.registry` of the scenario, `docker login`, and, without TLS, "
             "`insecure-registries` of every engine (docs/how-to/swarm.md)",
         ) from None
-    return next(one for one in _listed(digests) if one.startswith(f"{registry}/"))
+    return next(digest for digest in _listed(digests) if digest.startswith(f"{registry}/"))
 
 
 def _listed(digests: str) -> list[str]:
-    return [str(one) for one in json.loads(digests)]
+    return [str(digest) for digest in json.loads(digests)]
 
 
 def clean(entry: dict[str, Any]) -> list[str]:
@@ -372,7 +376,7 @@ def clean_unlisted() -> dict[str, list[str]]:
         ]
     finally:
         swarm.close()
-    own = {one[RUN_LABEL] for one in labels if one.get(CONTROLLER_LABEL) == socket.gethostname()}
+    own = {each[RUN_LABEL] for each in labels if each.get(CONTROLLER_LABEL) == socket.gethostname()}
     return {run_id: clean({"run": run_id}) for run_id in sorted(own - listed)}
 
 

@@ -131,9 +131,9 @@ def _addresses(paths: set[str]) -> Iterator[tuple[str, str, int]]:
     """The IPv4 addresses of all devices, each with its namespace and the device's index."""
     for netns in sorted(paths):
         with suppress(OSError), NetlinkChannel(netns) as channel:
-            for seen in devices.interfaces(channel):
-                for address in seen.addresses:
-                    yield str(ip_interface(address).ip), netns, seen.index
+            for interface in devices.interfaces(channel):
+                for address in interface.addresses:
+                    yield str(ip_interface(address).ip), netns, interface.index
 
 
 def _cable(netns: str, index: int, overlay: str) -> Place:

@@ -232,7 +232,7 @@ class SocketWatch:
         return sum(len(listening.heard) for listening in self._listening.values())
 
 
-def _decoded(told: Iterable[tuple[int | None, bytes]]) -> tuple[SocketSeen, ...]:
-    messages = ((ns, message) for ns, data in told for _, _, message in split(data))
-    seen = {each.cookie: each for ns, message in messages if (each := decode(message, ns))}
-    return tuple(seen.values())
+def _decoded(datagrams: Iterable[tuple[int | None, bytes]]) -> tuple[SocketSeen, ...]:
+    messages = ((ns, message) for ns, data in datagrams for _, _, message in split(data))
+    by_cookie = {each.cookie: each for ns, message in messages if (each := decode(message, ns))}
+    return tuple(by_cookie.values())

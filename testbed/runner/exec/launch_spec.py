@@ -269,9 +269,9 @@ def tenant(folder: Path, environ: Mapping[str, str] = os.environ) -> Tenant:
 def make_output(run: Path, folder: PinnedFolder, owner: Tenant) -> Path:
     """Make the folder for a job's output, the tenant's own, in ``folder``, which is the run's;
     returns its path. ``run``: the run's. Raises OSError."""
-    made = folder.new(FOLDER)
+    output = folder.new(FOLDER)
     if os.geteuid() == 0:
-        os.fchown(made.descriptor, owner.user, owner.group)
+        os.fchown(output.descriptor, owner.user, owner.group)
     return run.resolve() / FOLDER
 
 
