@@ -101,7 +101,7 @@ class Session:
         """When that was, by the monotonic clock."""
         self.paused: set[str] = set()
         self.lost_worker_budget = LostWorkerBudget()
-        self.specs, self.directory, self.keep_failed = specs, directory, keep_failed
+        self.specs, self.keep_failed = specs, keep_failed
         self.fabric_name = fabric
         self.context = RunContext(
             new_id(),

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from testbed.errors import ExperimentError, InputError, Interrupted, NodeLost
+from testbed.fabric.base import RunContext
 from testbed.runner import node_events, real_links
 from testbed.runner.control_channel import ControlServer, JsonLines
 from testbed.runner.experiment import parse_seeds, prepare
@@ -73,7 +74,8 @@ def test_how_a_node_ended_is_waited_for(control: tuple[ControlServer, int], tmp_
         return {} if (code := ending.poll()) is None else {"worker-0": f"killed by signal {-code}"}
 
     session: Any = object.__new__(Session)
-    session.control, session.directory, session.killed = server, tmp_path, {}
+    session.control, session.killed = server, {}
+    session.context = RunContext("run", tmp_path, "token")
     session.lost_worker_budget, session._looked = LostWorkerBudget(), 0.0
     session.fabric = SimpleNamespace(dead=dead, agent=SimpleNamespace(alive=lambda: True))
     lines.close()
