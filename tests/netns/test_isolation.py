@@ -412,7 +412,8 @@ def carries_traffic(command: int, verb: str) -> bool:
     sockets: set[str] = set()
     for pid, line in lines.items():
         if any(name in line.replace("\0", " ") for name in FLOWS[verb]):
-            sockets.update(sockets_of(pid))
+            with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+                sockets.update(sockets_of(pid))
     started = not any("node_launcher" in line for line in lines.values())
     return started and {"inet", "listening inet"} <= sockets
 
