@@ -39,6 +39,27 @@ def parts(cell: str) -> set[str]:
     return set() if listed == "none" else set(listed.split(", "))
 
 
+def promised(who: str) -> dict[str, tuple[str, str, set[str]]]:
+    """Of ``netns``, by process: its user, its capabilities, and its own namespaces, as the documentation has them."""
+    return {
+        row["process"]: (row["user"], row["capabilities"], parts(row["namespaces of its own"]))
+        for row in table("### Processes")
+        if row["fabric"] == f"netns, {who}"
+    }
+
+
+def promised_reach(who: str) -> dict[str, tuple[set[str], set[str]]]:
+    """By process: the mounts of its own namespace that can be written to, and its sockets, as the documentation has them."""
+    return {
+        row["process"]: (
+            parts(row["mounts of its own that can be written to"]),
+            parts(row["sockets"]),
+        )
+        for row in table("### Mounts and sockets")
+        if row["by"] == who
+    }
+
+
 def status_of(process: int | str) -> dict[str, list[str]]:
     """``/proc/PID/status``: the words of each line by its name."""
     lines = Path(f"/proc/{process}/status").read_text().splitlines()

@@ -25,11 +25,11 @@ from processes_rig import (
     keeping_mounts,
     own_mounts,
     own_namespaces,
-    parts,
     power_of,
+    promised,
+    promised_reach,
     sockets_of,
     status_of,
-    table,
     user_of,
 )
 from unprivileged import USER, as_user
@@ -269,27 +269,6 @@ WAITS = "import os, time; open(f\"here-{os.environ['RANK']}\", 'w').close(); tim
 
 FLOWS = {"replay": {"testbed.runner.bulk_flow"}, "run": {"iperf3 -c", "iperf3 -s"}}
 """Processes beside the nodes, by verb: at the switch's end of a link, and at both ends of cross traffic."""
-
-
-def promised(who: str) -> dict[str, tuple[str, str, set[str]]]:
-    """By process: its user, its capabilities, and its own namespaces, as the documentation has them."""
-    return {
-        row["process"]: (row["user"], row["capabilities"], parts(row["namespaces of its own"]))
-        for row in table("### Processes")
-        if row["fabric"] == f"netns, {who}"
-    }
-
-
-def promised_reach(who: str) -> dict[str, tuple[set[str], set[str]]]:
-    """By process: the mounts of its own namespace that can be written to, and its sockets, as the documentation has them."""
-    return {
-        row["process"]: (
-            parts(row["mounts of its own that can be written to"]),
-            parts(row["sockets"]),
-        )
-        for row in table("### Mounts and sockets")
-        if row["by"] == who
-    }
 
 
 def reach(pid: int, directory: Path, host: Sequence[str] = ()) -> tuple[set[str], set[str]]:
