@@ -187,6 +187,8 @@ def _is_our_link(entry: Entry) -> bool:
     netns, alias = entry.get("netns"), entry.get("alias")
     if netns is not None and not _NAMESPACE.fullmatch(netns):
         return False
+    if re.search("[\ud800-\udfff]", entry["name"]):  # the kernel could not be asked for it
+        return False
     return netns is not None or (alias or "").partition(" ")[0] == "narrows"
 
 

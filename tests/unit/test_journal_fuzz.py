@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from fuzz_rig import TIMEOUT_S, fuzzed, hostile, memory_within
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from testbed.cli import main
@@ -44,7 +44,12 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield path
 
 
+NO_NAME = b'{"kind":"link","name":"\\ud800\\ud800","alias":"narrows fuzzed"}'
+"""A device that no text can name."""
+
+
 @fuzzed
+@example(lines=[NO_NAME], headed=True, as_json=False)
 @given(st.lists(hostile(ENTRIES), max_size=6), st.booleans(), st.booleans())
 def test_clean(state: Path, lines: list[bytes], headed: bool, as_json: bool) -> None:
     """Exit code 0, or 3 where something is left; the standing namespaces and links are the same afterwards."""

@@ -280,4 +280,4 @@ def test_memory_is_bounded_by_what_the_receiver_waits_for(
     payload = header(coding, size, count, length) + body
     most_bytes = 12 * len(body) // 4 + 4 * len(payload) + 10_000
     # tracemalloc counts every thread: that of pytest-xdist may have received something meanwhile
-    assert any(peak_bytes(payload, size) < most_bytes for _ in range(3))
+    assert any(peak_bytes(payload, size) < most_bytes for _ in range(10))
