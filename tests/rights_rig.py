@@ -5,6 +5,7 @@ Engines are asked for the process ids of containers, and for nothing else.
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -61,6 +62,19 @@ class Container:
     first: int
     host: int | str = "self"
     """A process with the namespaces of the host that it is on."""
+
+
+def run_in(folder: Path, document: str = "compose.yaml") -> str:
+    """The id of the run or comparison whose directories are in ``folder``, as its containers bear it.
+
+    ``document``: the file in each directory that has it as a label.
+    """
+    (run,) = {
+        run
+        for path in folder.glob(f"runs/*/{document}")
+        for run in re.findall(r"narrows\.run: \W?(\w+)", path.read_text())
+    }
+    return str(run)
 
 
 def containers_of(run: str) -> Iterator[Container]:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from standing import FOUR, Standing, assert_gone, run_in, standing
+from rights_rig import run_in
+from standing import FOUR, Standing, assert_gone, standing
 
 from testbed.host import images
 

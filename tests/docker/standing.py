@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import socket
 import subprocess
 import time
@@ -82,16 +81,6 @@ def left_of(run: str) -> list[str]:
     ]
     found = [subprocess.run(c, check=True, capture_output=True, text=True) for c in listings]
     return [name for done in found for name in done.stdout.split()]
-
-
-def run_in(folder: Path) -> str:
-    """The id of the run or comparison whose directories are in ``folder``, as its containers bear it."""
-    (found,) = {
-        run
-        for path in folder.glob("runs/*/compose.yaml")
-        for run in re.findall(r"narrows\.run: \W?(\w+)", path.read_text())
-    }
-    return str(found)
 
 
 def assert_gone(run: str, patience_s: float = 10.0) -> None:

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from command_rig import Command
 from crossed_rig import TRAFFIC, of, records, write
-from rights_rig import RunningCommand, assert_documented
-from standing import assert_gone, run_in
+from rights_rig import RunningCommand, assert_documented, run_in
+from standing import assert_gone
 from verdict_rig import accepted_runs
 
 from testbed.fabric.netns import run_tag

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from command_rig import Command
-from rights_rig import RunningCommand, assert_documented
-from standing import assert_gone, run_in
+from rights_rig import RunningCommand, assert_documented, run_in
+from standing import assert_gone
 from verdict_rig import accepted_run
 
 from testbed.host import images

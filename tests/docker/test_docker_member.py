@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 from processes_rig import keeping_mounts, kept_namespace, status_of
-from rights_rig import RunningCommand, assert_documented
-from standing import assert_gone, run_in
+from rights_rig import RunningCommand, assert_documented, run_in
+from standing import assert_gone
 from unprivileged import USER, as_user
 from verdict_rig import accepted_run
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from command_rig import Command, Write
 from crossed_rig import records, write
-from standing import run_in
+from rights_rig import run_in
 
 from testbed.host.checks import POOL
 from testbed.process import environment

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from standing import assert_gone, run_in
+from rights_rig import run_in
+from standing import assert_gone
 from verdict_rig import accepted_run
 
 from testbed.host import images

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from typing import Any
 import pytest
 from lab import CLOCKS, Lab, child
 from processes_rig import KINDS, namespace, status_of
-from rights_rig import Container, Row, RunningCommand, assert_documented
+from rights_rig import Container, Row, RunningCommand, assert_documented, run_in
 from verdict_rig import accepted_run, accepted_runs
 
 from testbed.process import environment
@@ -194,15 +193,9 @@ def rights(lab: Lab, pid: int, verb: str, folder: Path) -> list[tuple[str, Row]]
     users = {"0": "root", str(OWNER): "the folder's owner"}
     of_the_lab = {kind: namespace(lab.manager.pid, kind) for kind in KINDS}
     return RunningCommand(
-        pid, run_in(folder), verb, folder, users,
+        pid, run_in(folder, "stack.yaml"), verb, folder, users,
         given=of_the_lab, containers=partial(containers_of, lab),
     ).rows()  # fmt: skip
-
-
-def run_in(folder: Path) -> str:
-    """The id of the run in ``folder``, as its containers bear it."""
-    (stack,) = folder.glob("runs/*/stack.yaml")
-    return re.findall(r"narrows\.run: \W?(\w+)", stack.read_text())[0]
 
 
 def containers_of(lab: Lab, run: str) -> Iterator[Container]:
@@ -387,7 +380,7 @@ def test_a_rank_that_fails_on_another_host_is_named_with_its_status(
             assert time.monotonic() < give_up
             time.sleep(0.2)
             if list(tmp_path.glob("runs/*/stack.yaml")):
-                firsts = [each.first for each in containers_of(lab, run_in(tmp_path))]
+                firsts = [each.first for each in containers_of(lab, run_in(tmp_path, "stack.yaml"))]
                 tops = [Path(f"/proc/{first}/root/tmp/go") for first in firsts]
                 pipes = [pipe for pipe in tops if pipe.exists()]
         rows.extend(rights(lab, child(process.pid), "exec", tmp_path))
