@@ -20,7 +20,7 @@ BIN     := .venv/bin
 SETUP    = $(if $(PYTHON),$(PYTHON),$(error Python 3.11 or newer is needed, e.g. apt-get install python3.11)) -m testbed.host
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-stop environment lower-bounds release demo test nightly coverage mutants test-times lock lint docs run compare replicate replay examples example plots images observe guest doctor clean
+.PHONY: help setup setup-stop environment lower-bounds release demo test nightly coverage mutants test-times lock lint docs run compare replicate replay examples example gpu plots images observe guest doctor clean
 
 help:  ## this list
 	@echo "make TARGET [SCENARIO=…] [RUN=…] [TRACE=…] [FABRIC=docker|netns|swarm|sim] [SECONDS=…]"; echo
@@ -92,6 +92,9 @@ example: setup  ## EXAMPLE="char_diloco --every 20" on the nodes of LINKS, and i
 
 replicate: environment  ## the page of PAPER=adatopk|algc|cssgd|laplacian-threshold from runs in virtual time; SIZE=full DATA=…: the paper's own set-up
 	@$(BIN)/testbed bench replicate scenarios/papers/$(or $(PAPER),$(error PAPER=… names a folder of scenarios/papers)) --size $(SIZE) --fabric $(if $(filter full gpu,$(SIZE)),netns,sim) $(if $(DATA),--data $(DATA)) --parallel 2
+
+gpu: setup  ## on a machine with a GPU: its tests, benchmarks, demonstration, a scenario of each paper, Table 1 of AdaTopK; into build/gpu; PART="tests bench": these alone
+	@$(BIN)/python tools/gpu_results.py $(addprefix --part ,$(PART))
 
 plots: environment  ## table and figures of RUN again (default: the last comparison)
 	@$(BIN)/testbed report $(or $(RUN),$(error there is no comparison to draw: `make run` makes one))

@@ -133,7 +133,7 @@ def to_tensorboard(runs: Sequence[Run], out: Path) -> list[Path]:
         began_s, known = started_s(run), {f"summary/{k}": v for k, v in totals(run).items()}
         with SummaryWriter(str(folder)) as writer:
             conditions = {**parameters(run), "verdict": run.verdict}
-            for part in hparams(conditions, known):  # type: ignore[no-untyped-call]
+            for part in hparams(conditions, known):
                 writer._get_file_writer().add_summary(part)
             for name, value in known.items():
                 writer.add_scalar(name, value, 0, began_s)

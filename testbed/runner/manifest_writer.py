@@ -326,7 +326,7 @@ class _Step:
         from torch.nn.functional import cross_entropy
 
         loss = cross_entropy(self._flat.forward(self._x), self._y)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
 
 
 def _samples(train: Train, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:

@@ -53,7 +53,7 @@ class Computation:
         self._flat.gradients.zero_()
         logits = self._flat.forward(x)
         loss = cross_entropy(logits, y)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         correct = (logits.argmax(1) == y).sum()
         # the only wait: what was queued before, the backward pass too, has ended when they are here
         mean, right = torch.stack([loss.detach().double(), correct.double()]).tolist()
@@ -81,7 +81,7 @@ def sum_blocks(
         flat.gradients.zero_()
         logits, labels = flat.forward(x[indices]), y[indices]
         loss = cross_entropy(logits, labels, reduction="sum")
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         row[:] = flat.gradients.cpu().numpy()
         loss_sum += float(loss.detach())
         correct += int((logits.argmax(1) == labels).sum())

@@ -76,7 +76,7 @@ class CudaStopwatch:
 
 
 def _event() -> torch.cuda.Event:
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    return torch.cuda.Event(enable_timing=True)
 
 
 class TimedPasses:
@@ -253,7 +253,7 @@ _FREE = {
 """Operations, beside views, that touch no element."""
 
 
-class Roofline(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Roofline(TorchDispatchMode):
     """While it is entered, ``elapsed_s`` grows by every operation's time on ``accelerator``."""
 
     def __init__(self, accelerator: Accelerator) -> None:
@@ -311,7 +311,7 @@ def estimate(
     roofline = Roofline(accelerator)
     passes = TimedPasses(flat, HostStopwatch(lambda: roofline.elapsed_s))
     with roofline:
-        layers = passes.times(lambda: cross_entropy(flat.forward(x), y).backward())  # type: ignore[no-untyped-call]
+        layers = passes.times(lambda: cross_entropy(flat.forward(x), y).backward())
     about = (
         f"from {roofline.flops / batch / 1e9:.2f} GFLOP a sample and memory traffic, for a "
         f"{accelerator.name} ({accelerator.flops / 1e12:g} TFLOP/s float32, "

@@ -62,7 +62,7 @@ def side_stream(device: torch.device) -> torch.cuda.Stream | None:
     device has to choose; None where there are none."""
     if device.type != "cuda":
         return None
-    return torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
+    return torch.cuda.Stream(device, priority=-1)
 
 
 def on_stream(stream: torch.cuda.Stream | None) -> AbstractContextManager[None]:
@@ -147,7 +147,7 @@ class DeviceClock:
 
 def _timed(*, blocking: bool) -> torch.cuda.Event:
     """``blocking``: who waits for it sleeps."""
-    return torch.cuda.Event(enable_timing=True, blocking=blocking)  # type: ignore[no-untyped-call]
+    return torch.cuda.Event(enable_timing=True, blocking=blocking)
 
 
 _ALL = slice(None)

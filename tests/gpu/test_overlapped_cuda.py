@@ -21,10 +21,7 @@ pytestmark = [
 
 
 def learned(algorithm: Algorithm) -> str:
-    stage = Stage(algorithm)
-    for name, role in stage.roles.items():
-        if name != "server":
-            object.__setattr__(role._job, "device", "cuda")
+    stage = Stage(algorithm, devices={"worker-0": "cuda", "worker-1": "cuda"})
     (found,) = {summary["parameters"] for summary in stage.play().summaries.values()}
     return str(found)
 

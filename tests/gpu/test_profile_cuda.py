@@ -35,7 +35,7 @@ def test_layers_add_up_to_the_whole() -> None:
     )
 
     def compute() -> None:
-        cross_entropy(flat.forward(x), y).backward()  # type: ignore[no-untyped-call]
+        cross_entropy(flat.forward(x), y).backward()
         torch.cuda.synchronize()
 
     passes = TimedPasses(flat, CudaStopwatch())

@@ -27,7 +27,8 @@ from testbed.compress.compressor import Compressor
 from testbed.compress.kernels.torch_ops import Staging
 from testbed.compress.layout import Layout
 from testbed.compress.payload import split
-from testbed.fabric.host_node import HostNode
+from testbed.fabric.host_node import HostClock, HostNode
+from testbed.node import Endpoint
 from testbed.records.events import PHASES
 from testbed.training.replica import DeviceClock, DeviceStaging, configure_torch
 
@@ -38,6 +39,7 @@ pytestmark = [
 SIZE = 100_003
 SHORT, LONG = 50_000_000, 2_000_000_000
 """Cycles that the device sleeps: about 30 ms, and a second."""
+ON_DEVICE = dict.fromkeys(("server", "worker-0", "worker-1"), "cuda")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -54,9 +56,7 @@ def device() -> torch.device:
 
 def virtual(algorithm: Algorithm) -> set[str]:
     """The parameters of all nodes, in virtual time."""
-    stage = Stage(algorithm)
-    for role in stage.roles.values():
-        object.__setattr__(role._job, "device", "cuda")
+    stage = Stage(algorithm, devices=ON_DEVICE)
     return {summary["parameters"] for summary in stage.play().summaries.values()}
 
 
@@ -245,14 +245,11 @@ def on_threads(algorithm: Algorithm, *, paced: bool) -> tuple[set[str], list[dic
     """The parameters of all nodes, and all records, of a run with workers and a server on the device."""
     records: list[dict[str, Any]] = []
 
-    def made(*about: Any) -> HostNode:
-        return HostNode(*about[:-1], records.append)
+    def made(name: str, seed: int, endpoint: Endpoint, clock: HostClock, _: object) -> HostNode:
+        return HostNode(name, seed, endpoint, clock, records.append)
 
-    hosts = Hosts(algorithm, "threads", made)
-    for job in hosts._jobs.values():
-        object.__setattr__(job, "device", "cuda")
-        if not paced:
-            object.__setattr__(job, "train", job.train.model_copy(update={"pace": None}))
+    changes: dict[str, Any] = {} if paced else {"pace": None}
+    hosts = Hosts(algorithm, "threads", made, devices=ON_DEVICE, **changes)
     ended = reversed(hosts.run().values())  # an error of a worker's own is that of the test
     return {done.result()["parameters"] for done in ended}, records
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from random import Random
+from typing import Any
 
 import pytest
 import torch
@@ -37,7 +38,7 @@ def vector(step: int, levels: int | None = None) -> torch.Tensor:
     return flat if levels is None else (flat * levels).round() / levels
 
 
-def selected(selector: Selector, flat: torch.Tensor, density: float, rng: Random) -> Sparse:
+def selected(selector: Selector[Any], flat: torch.Tensor, density: float, rng: Random) -> Sparse:
     seen = kernels.of(flat).measure(flat)
     return selector.select(AccumulatedGradient(flat, seen.sum_abs, seen.max_abs), density, rng)
 
@@ -46,7 +47,7 @@ def selected(selector: Selector, flat: torch.Tensor, density: float, rng: Random
 @pytest.mark.parametrize("density", [0.3, 0.01, 0.0001])
 @pytest.mark.parametrize("make", [Radix, RandK, lambda: Threshold(at=20.0)])
 def test_same_elements_as_on_the_host(
-    make: Callable[[], Selector], density: float, levels: int | None
+    make: Callable[[], Selector[Any]], density: float, levels: int | None
 ) -> None:
     here, there = (make(), Random(5)), (make(), Random(5))
     for step in range(3):

@@ -43,20 +43,21 @@ Alter = Callable[[Message], list[Message]]
 
 
 class Stage:
-    """Nodes, ready to play. ``shared``: workers have one model together; ``send_s``: what it takes a host to send a message."""
+    """Nodes, ready to play. ``shared``: workers have one model together; ``send_s``: what it takes a host to send a message.
+    ``devices``: of nodes that do not compute on the processor, by name."""
 
     def __init__(
         self, algorithm: Algorithm, workers: int = 2, servers: int = 1, *, shared: bool = False,
-        send_s: float = 0.0, **changes: Any,
+        send_s: float = 0.0, devices: Mapping[str, str] | None = None, **changes: Any,
     ) -> None:  # fmt: skip
+        self._devices = devices or {}
         self._servers, self._workers = servers, workers
         self._train = train(
             model="dnn",
             stop={"steps": STEPS},
-            pace=Duration(PACE_S),
             profile="constant",
             evaluate_every=2,
-            **changes,
+            **{"pace": Duration(PACE_S), **changes},
         )
         self.clock = VirtualClock()
         self._algorithm = algorithm
@@ -81,7 +82,7 @@ class Stage:
         return Job(
             run=7, algorithm=self._algorithm, train=self._train, seed=1, workers=self._workers, node=names[peer],
             rank=peer if peer < self._servers else peer - self._servers, peer=peer, peer_timeout_s=TIMEOUT_S,
-            servers=self._servers,
+            servers=self._servers, device=self._devices.get(names[peer], "cpu"),
         )  # fmt: skip
 
     def alter(self, node: str, alter: Alter) -> None:

@@ -40,10 +40,10 @@ class Hosts:
     """A server and two workers on loopback, a thread for each role."""
 
     def __init__(
-        self, algorithm: Algorithm, way: EndpointKind, made: Callable[..., HostNode] = HostNode
-    ) -> None:
+        self, algorithm: Algorithm, way: EndpointKind, made: Callable[..., HostNode] = HostNode, **about: Any
+    ) -> None:  # fmt: skip
         self._made = made
-        stage = Stage(algorithm)
+        stage = Stage(algorithm, **about)
         self._jobs = {peer: replace(stage.job(peer), peer_timeout_s=SILENCE_S) for peer in range(3)}
         self._clock, self._barrier, self._way = HostClock(), threading.Barrier(3), way
         self._place = own_place()

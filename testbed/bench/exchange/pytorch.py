@@ -93,7 +93,7 @@ def make_rpc(task: BenchTask) -> BenchPart:
         part = _RpcServer.current = _RpcServer(task)
     else:
         part = _RpcWorker(task)
-    rpc.init_rpc(  # type: ignore[no-untyped-call]
+    rpc.init_rpc(
         _SERVER_NAME if task.own == SERVER else f"worker-{task.own}",
         rank=task.own,
         world_size=task.nodes + 1,

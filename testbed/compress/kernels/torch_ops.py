@@ -224,7 +224,7 @@ def _moments(piece: Tensor, chosen: Tensor) -> Tensor:
 @cache
 def copy_stream(device: torch.device) -> torch.cuda.Stream:
     """The stream on which all results come to the host: they pass what is computed meanwhile."""
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    return torch.cuda.Stream(device)
 
 
 class Staging:

@@ -253,7 +253,7 @@ class _Report:
         if self._around:
             begun, ended = self._around
             begun.synchronize()
-            while self._numbers[0] < 0 and not ended.query():  # type: ignore[no-untyped-call]
+            while self._numbers[0] < 0 and not ended.query():
                 pass
             if self._numbers[0] < 0:
                 ended.synchronize()
@@ -277,5 +277,5 @@ def launch(
 ) -> None:
     """On the device of ``like``, which is the first argument."""
     if programs:
-        with torch.cuda.device_of(like):  # type: ignore[no-untyped-call]
+        with torch.cuda.device_of(like):
             kernel[(programs,)](like, *arguments, **constants, num_warps=warps)
