@@ -232,6 +232,20 @@ def test_misses_widen_what_is_taken_out() -> None:
     assert before < aim.cautious(0.1) < aim.expected(0.1)
 
 
+def test_after_a_miss_an_accelerator_is_soon_within_the_tolerance_again() -> None:
+    """Another selection among few takes as long there as one of all."""
+    steps = {}
+    for few_are_free in (True, False):
+        aim = ThresholdPredictor(ratio=4.6, density=0.01, slack=0.5)
+        aim.missed(few_are_free=few_are_free)
+        assert aim.slack > 0.5
+        for _ in range(16):
+            aim.met(few_are_free=few_are_free)
+        steps[few_are_free] = aim.slack
+    assert steps[False] < 0.06
+    assert steps[True] > 0.7
+
+
 def test_probing_gives_up_where_ties_lie_between() -> None:
     counts = {0.5: 100, 1.0: 100}
 

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from math import isfinite, log
 from random import Random
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -50,17 +50,28 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-_LEAST_SLACK, _MOST_SLACK = 0.1, 31.0
+_MOST_SLACK = 31.0
 _FREE, _MOST_FREE = 0.0025, 4.0
 """A share of the vector that costs next to nothing to take out besides; at most so many times the
 target."""
-_EAGER, _CALM = 0.85, 0.98
-"""The slack becomes so much smaller with every step that has enough: until the first miss, and
-after it. A miss doubles it, so that in the long run 3 steps in 100 miss: 1 / (1 + ln 2 / −ln
-0.98)."""
-_SOONER = 4
-"""So many times as fast, and to so much less, on an accelerator: there it takes as long to choose
-among few as to read them all, unless these are many millions."""
+
+
+class _SlackRule(NamedTuple):
+    """How the slack follows misses. ``falls``: its factor for a step that had enough, until the
+    first miss and after it; ``least``: below it no more. ``rises``: its factor for a miss, after
+    which it is at least ``raised``."""
+
+    falls: tuple[float, float]
+    least: float
+    rises: float
+    raised: float
+
+
+_HOST = _SlackRule((0.85, 0.98), least=0.1, rises=2.0, raised=0.0)
+"""In the long run 3 steps in 100 miss: 1 / (1 + ln 2 / −ln 0.98)."""
+_ACCELERATOR = _SlackRule((0.52, 0.85), least=0.025, rises=1.5, raised=0.075)
+"""There it takes as long to choose among few as to read them all, unless these are many millions.
+So the slack falls sooner, and to less than the tolerance, where no correction follows."""
 
 
 @dataclass(slots=True)
@@ -69,15 +80,15 @@ class ThresholdPredictor:
     elements was.
 
     ``slope``: how much further up there were e times fewer; 1 for a Laplace distribution.
-    ``slack``: how many more than wanted are taken out, over those wanted; ``fall``: its factor
-    after a step that had enough. ``density`` 0: nothing is known yet.
+    ``slack``: how many more than wanted are taken out, over those wanted; ``misses``: how often
+    too few were. ``density`` 0: nothing is known yet.
     """
 
     ratio: float = 0.0
     slope: float = 1.0
     density: float = 0.0
     slack: float = 1.0
-    fall: float = _EAGER
+    misses: float = 0.0
 
     def expected(self, density: float) -> float:
         """The threshold for ``density`` in (0, 1), over b.
@@ -99,18 +110,17 @@ class ThresholdPredictor:
         expected = self.expected(density)
         return max(expected - self.slope * log(wanted), expected / wanted)
 
-    def missed(self) -> None:
+    def missed(self, *, few_are_free: bool = True) -> None:
         """Too few were above the cautious threshold. At first that is the distribution's fault."""
         if self.density:
-            self.slack, self.fall = min(2 * self.slack, _MOST_SLACK), _CALM
+            rule = _slack_rule(few_are_free)
+            self.slack = min(max(rule.rises * self.slack, rule.raised), _MOST_SLACK)
+            self.misses += 1
 
     def met(self, *, few_are_free: bool = True) -> None:
-        """There were enough. Where few too many cost a correction, the slack falls sooner, and to
-        less than the tolerance."""
-        if few_are_free:
-            self.slack = max(self.fall * self.slack, _LEAST_SLACK)
-        else:
-            self.slack = max(self.fall**_SOONER * self.slack, _LEAST_SLACK / _SOONER)
+        """There were enough."""
+        rule = _slack_rule(few_are_free)
+        self.slack = max(rule.falls[self.misses > 0] * self.slack, rule.least)
 
     def update(self, ratio: float, density: float, slope: float | None) -> None:
         """Take in what the step's threshold was in the end; ``slope`` None: it is not known."""
@@ -118,6 +128,10 @@ class ThresholdPredictor:
             self.ratio, self.density = ratio, density
         if slope is not None and 0 < slope < float("inf"):
             self.slope = slope
+
+
+def _slack_rule(few_are_free: bool) -> _SlackRule:
+    return _HOST if few_are_free else _ACCELERATOR
 
 
 def _first(flat: Tensor) -> Tensor:
@@ -239,7 +253,7 @@ class Laplace(CountSelector[LaplaceOptions]):
         if left.count >= window.least or low == LEAST_MAGNITUDE:
             aim.met(few_are_free=free)
         else:
-            aim.missed()
+            aim.missed(few_are_free=free)
             position = yield from narrowing(operations, flat, window.aim, 0, ThresholdPosition())
             low = max(position.edge(1), LEAST_MAGNITUDE)
             room = position.above + position.tied if queued else 0
