@@ -124,6 +124,11 @@ class Selector(Configured[Given], ABC):
         """
 
     @property
+    def alters(self) -> bool:
+        """Return whether values that are sent may be others than those of the vector."""
+        return False
+
+    @property
     def queues(self) -> bool:
         """Return whether ``selecting`` can be used: nothing is drawn, so that the order of buckets
         is free."""

@@ -128,13 +128,21 @@ class Bucket:
         read = sent.values  # where they travel as they are, they need not come back
         if encoded.values is not staged.values or read is staged.values:
             read = self._staging.to_device(encoded.values, given.flat.device)
-        sent = replace(sent, values=read)
-        residual_mass = _lacking(given, sent) if weigh else 0.0
-        self._memory.update(given, sent)
+        residual_mass = 0.0
+        if weigh:
+            residual_mass = _lacking(given, self._originals(given, sent, staged), encoded.values)
+        self._memory.update(given, replace(sent, values=read))
         parts = self._shares(staged, len(encoded.payload)) if itemise else ()
         return EncodedBucket(
             encoded.payload, sent.size, sent.count, sent.selection, residual_mass, mass, parts
         )
+
+    def _originals(self, given: AccumulatedGradient, sent: Sparse, staged: Sparse) -> Tensor:
+        """Return the chosen elements of p, on the host: there nothing is waited for, unless the
+        selector has changed them."""
+        if not self._selector.alters or sent.indices is None:
+            return staged.values
+        return given.flat[sent.indices].cpu()
 
     def _returned(self, chosen: Sparse, flat: Tensor) -> Sparse:
         """Return ``chosen`` with what is known of it on the device: its indices, or all values."""
@@ -189,10 +197,9 @@ class Bucket:
             self._values.load(as_arrays(state["values"]))
 
 
-def _lacking(given: AccumulatedGradient, sent: Sparse) -> float:
-    """Σ|p − sent|."""
-    chosen = given.flat if sent.indices is None else given.flat[sent.indices]
-    fewer = chosen.abs().sum() - (chosen - sent.values).abs().sum()
+def _lacking(given: AccumulatedGradient, chosen: Tensor, read: Tensor) -> float:
+    """Σ|p − sent|, of what was chosen of p and as what it is read, both on the host."""
+    fewer = chosen.abs().sum() - (chosen - read).abs().sum()
     return max(0.0, given.sum_abs - float(fewer))
 
 

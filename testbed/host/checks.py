@@ -213,9 +213,9 @@ NETWORK = (
 
 _GIB = 2**30
 _GB = 10**9
-ENVIRONMENT_GB, GPU_ENVIRONMENT_GB, IMAGES_GB = 2.0, 6.0, 1.5
-"""Room on the disk for the environment, the same with PyTorch's build for GPUs, and the images of
-nodes: as ``docs/first-steps/install.md`` says."""
+ENVIRONMENT_GB, GPU_ENVIRONMENT_GB, IMAGES_GB, GPU_IMAGES_GB = 2.0, 6.0, 1.5, 5.5
+"""Room on the disk for the environment and the images of nodes, without and with PyTorch's build
+for GPUs: as ``docs/first-steps/install.md`` says."""
 _MEMORY_GIB = 4
 _CPUS = 2
 _IMPORTS = (
@@ -309,7 +309,8 @@ def disk() -> Finding:
 def disk_of_images() -> Finding:
     """Room for images, where engines keep them."""
     docker = Path("/var/lib/docker")
-    return _room(docker if docker.exists() else Path("/"), IMAGES_GB)
+    needed_gb = GPU_IMAGES_GB if has_gpu() else IMAGES_GB
+    return _room(docker if docker.exists() else Path("/"), needed_gb)
 
 
 def _room(folder: Path, needed_gb: float) -> Finding:

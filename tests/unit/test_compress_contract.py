@@ -83,6 +83,26 @@ def test_a_payload_is_as_long_as_it_says(made: Recipe) -> None:
         decode(payload, 301)
 
 
+SCALED = Recipe(RecipeChoice("randk", {"scale": True}), RecipeChoice("fp32"), RecipeChoice("none"))
+
+
+@pytest.mark.parametrize(
+    "made", [*(p for p in ALL if p.values[0].memory.name in ("none", "feedback")), SCALED]
+)
+def test_what_a_message_lacks_is_weighed_by_the_values_that_are_read(made: Recipe) -> None:
+    """Also where the selector sends others than those of the vector, and says so by ``alters``."""
+    for layers in (False, True):
+        compressor = Compressor(replace(made, layers=layers), {"all": MODEL})
+        compressor.weigh = True
+        gradient = random_vector(100)
+        packed = compressor.compress("all", gradient, 0.1, Random(0))
+        read = received(compressor, packed)
+        assert packed.sent == pytest.approx(float(read.abs().sum()), rel=1e-5)
+        assert packed.held == pytest.approx(
+            float((gradient - read).abs().sum()), rel=1e-4, abs=1e-4
+        )
+
+
 @every
 def test_zeros_stay_zeros(made: Recipe) -> None:
     compressor = Compressor(made)

@@ -128,6 +128,7 @@ def test_only_exports_need_the_libraries_of_exports(
     [
         (5.9, False, (True, True)),
         (5.9, True, (False, True)),
+        (5.4, True, (False, False)),
         (1.9, False, (False, True)),
         (1.4, False, (False, False)),
     ],
@@ -147,6 +148,7 @@ def test_the_docs_say_how_much_room_that_is() -> None:
     said = (ROOT / "docs" / "first-steps" / "install.md").read_text()
     assert f"{environment} of disk for the environment, {checks.GPU_ENVIRONMENT_GB:g} GB" in said
     assert f"Compose 1.29 or 2; {images} |" in said
+    assert f"images take {checks.GPU_IMAGES_GB:g} GB |" in said
     artifact = (ROOT / "docs" / "artifact.md").read_text()
     assert f"| disk | {environment} for the environment, {images} for images |" in artifact
 

@@ -33,6 +33,11 @@ class RandK(CountSelector[RandKOptions]):
         super().__init__(**options)
         self._space = Workspace()
 
+    @property
+    def alters(self) -> bool:
+        """Scaled ones are."""
+        return self.options.scale
+
     def choose(self, given: AccumulatedGradient, count: int, rng: Random) -> Sparse:
         """One 64-bit seed is drawn."""
         import torch
