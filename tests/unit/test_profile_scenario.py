@@ -69,6 +69,14 @@ def test_a_file_gives_the_pace_too(tmp_path: Path) -> None:
     assert loaded.profile.device == "a lathe"
 
 
+def test_the_hash_depends_on_what_a_file_says_not_on_where_it_is(tmp_path: Path) -> None:
+    known = load(path := written(tmp_path, MINE)).hash
+    (tmp_path / "p" / "own.json").rename(tmp_path / "other.json")
+    path.write_text(path.read_text().replace("p/own", "./other"))
+    assert load(path).hash == known
+    assert load(written(tmp_path, MINE, about="again")).hash != known
+
+
 def test_a_pace_that_is_given_stays(tmp_path: Path) -> None:
     found = profile_of(job(written(tmp_path, f"{MINE}, pace: 1 s")), ["1", "3"], never)  # type: ignore[arg-type]
     assert found is not None
