@@ -35,6 +35,7 @@ from testbed.records.run_directory import (
     read_links,
     run_of,
 )
+from testbed.records.stored import Events, Records
 
 if TYPE_CHECKING:
     import polars
@@ -72,9 +73,9 @@ class Run:
     path: Path
     manifest: Mapping[str, Any]
     summary: Mapping[str, Any]
-    events: Mapping[str, Sequence[Mapping[str, Any]]]
-    """Records by kind, as they were written: wall time."""
-    links: Sequence[Mapping[str, Any]]
+    events: Events
+    """As they were written: wall time."""
+    links: Records
 
     @property
     def algorithm(self) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from analysis.comparison import Compared, ComparedOutcome
-from analysis.load import Run, by_algorithm
+from analysis.load import Row, Run, by_algorithm
 from analysis.series import LayerShares, layer_phase_shares
 from analysis.statistics import Interval, times
 from testbed.errors import printable
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-Row = dict[str, Any]
 COLUMNS = (
     "algorithm",
     "seed",

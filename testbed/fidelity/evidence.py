@@ -23,6 +23,7 @@ from testbed.fidelity.reference import PathModel, RequestedLinks
 from testbed.records.intervals import IntervalSet
 from testbed.records.link_log import Change, Changes, LinkLog
 from testbed.records.manifest import THRESHOLDS, Thresholds
+from testbed.records.stored import Records
 from testbed.scenario.link_state import (
     FourState,
     GilbertElliott,
@@ -245,9 +246,6 @@ def _stationary(step: NDArray[np.float64]) -> NDArray[np.float64]:
             break
         now = later
     return now
-
-
-Records = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
