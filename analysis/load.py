@@ -330,6 +330,11 @@ def lowest_seeds(runs: Iterable[Run]) -> list[Run]:
     return [min(same, key=lambda run: run.seed) for same in by_algorithm(runs).values()]
 
 
+def longest(runs: Sequence[Run]) -> Run:
+    """Return the run that took longest."""
+    return max(runs, key=lambda run: float(run.summary["time_s"]))
+
+
 def tabulated(run: Run, name: str) -> list[Row]:
     """Rows of the table ``name`` of ``run``; a key of ``TABLES``. Raises InputError."""
     if name not in TABLES:
