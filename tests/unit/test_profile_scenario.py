@@ -6,9 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from command_here import call
 
-from testbed.cli import application
 from testbed.errors import InputError
 from testbed.records.run_directory import RunDirectory
 from testbed.runner.experiment import JobFactory, prepare
@@ -197,10 +196,6 @@ def test_a_run_says_what_was_done(
         "pacing"
     ]
     assert (found["by_layer"], found["source"]) == (overlap, source)
-
-
-def call(*arguments: str) -> Result:
-    return CliRunner().invoke(application(), list(arguments))
 
 
 @pytest.mark.parametrize("verb", ["validate", "plan"])
