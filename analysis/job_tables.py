@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from analysis.load import Run
+from analysis.load import Row, Run
 from analysis.series import lengths, phases_s
 from analysis.tables import megabytes, or_dash, terminal_table
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-Row = dict[str, Any]
 HEADINGS = (
     "Label",
     "Time",

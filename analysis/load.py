@@ -35,6 +35,7 @@ from testbed.records.run_directory import (
     read_links,
     run_of,
 )
+from testbed.records.stored import Events, Records
 
 if TYPE_CHECKING:
     import polars
@@ -72,9 +73,9 @@ class Run:
     path: Path
     manifest: Mapping[str, Any]
     summary: Mapping[str, Any]
-    events: Mapping[str, Sequence[Mapping[str, Any]]]
-    """Records by kind, as they were written: wall time."""
-    links: Sequence[Mapping[str, Any]]
+    events: Events
+    """As they were written: wall time."""
+    links: Records
 
     @property
     def algorithm(self) -> str:
@@ -327,6 +328,11 @@ def by_algorithm(runs: Iterable[Run]) -> dict[str, list[Run]]:
 def lowest_seeds(runs: Iterable[Run]) -> list[Run]:
     """Return each algorithm's run with the lowest seed, in the order of the algorithms."""
     return [min(same, key=lambda run: run.seed) for same in by_algorithm(runs).values()]
+
+
+def longest(runs: Sequence[Run]) -> Run:
+    """Return the run that took longest."""
+    return max(runs, key=lambda run: float(run.summary["time_s"]))
 
 
 def tabulated(run: Run, name: str) -> list[Row]:

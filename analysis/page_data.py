@@ -20,7 +20,7 @@ import numpy as np
 from analysis.figures import timeline
 from analysis.figures.algorithms import phases
 from analysis.figures.job import job_bytes, job_phases, job_steps, job_values
-from analysis.load import Array, Run, by_algorithm, lowest_seeds
+from analysis.load import Array, Run, by_algorithm, longest, lowest_seeds
 from analysis.series import EndSamples, LinkBins, ends
 from analysis.statistics import Interval
 from analysis.tables import layer_rows
@@ -91,11 +91,6 @@ def _span(samples: LinkBins) -> float:
     """Largest asked rate over the least one that is not an outage; 1 without samples."""
     rates = samples.requested[samples.requested > 0]
     return float(rates.max() / rates.min()) if len(rates) else 1.0
-
-
-def longest(runs: Sequence[Run]) -> Run:
-    """Return the run that took longest."""
-    return max(runs, key=lambda run: float(run.summary["time_s"]))
 
 
 def rate_changes(run: Run, link: str, direction: str) -> list[tuple[float, float]]:

@@ -23,7 +23,7 @@ from analysis.comparison import Compared, ComparedOutcome
 from analysis.figures import figures_of
 from analysis.figures.algorithms import front, phases
 from analysis.load import Run, load_all, load_groups, lowest_seeds
-from analysis.statistics import Interval, times
+from analysis.statistics import times
 from analysis.style import save
 from testbed.algorithm import Algorithm
 from testbed.errors import InputError
@@ -238,7 +238,8 @@ def _section(
         "outcomes": {
             own.algorithm: "no run counts"
             if own.time_s.mean is None
-            else f"{_estimate(own.time_s, '{:.1f}', ' s')}, {_estimate(own.accuracy, '{:.3f}')}"
+            else f"{tables.interval(own.time_s, '{:.1f}', ' s')}, "
+            f"{tables.interval(own.accuracy, '{:.3f}')}"
             for own in result.algorithms
         },
         "result_headings": _result_headings(result),
@@ -279,13 +280,11 @@ def _results(result: Compared, runs: Sequence[Run]) -> list[dict[str, Any]]:
         {
             "cells": [
                 own.algorithm,
-                _estimate(own.time_s, "{:.1f}", " s"),
+                tables.interval(own.time_s, "{:.1f}", " s"),
                 "baseline" if own.algorithm == result.baseline else times(own.speedup),
                 *([tables.time_to_target(own, result.target)] if result.target else []),
                 _accuracy(own),
-                _megabytes(own.bytes_up),
-                _megabytes(own.bytes_down),
-                "–" if own.mean_k is None else f"{own.mean_k:.3g}",
+                *tables.size_cells(own),
             ],
             "verdicts": own.verdicts,
             "run": places[own.algorithm],
@@ -295,7 +294,7 @@ def _results(result: Compared, runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def _accuracy(own: ComparedOutcome) -> str:
-    known = _estimate(own.accuracy, "{:.3f}")
+    known = tables.interval(own.accuracy, "{:.3f}")
     judged = own.inferiority and own.accuracy.high is not None
     return f"{known}, {own.inferiority}" if judged else known
 
@@ -328,19 +327,6 @@ def _phases(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
         lengths = (f"{1e3 * length:.3g}" for length in (*(own[name] for name in names), whole))
         cells.append([algorithm, *lengths, f"{talk / max(whole, 1e-9):.0%}"])
     return ["Algorithm", *(name.capitalize() for name in names), "In all", "Communication"], cells
-
-
-def _estimate(estimate: Interval, form: str, unit: str = "") -> str:
-    if estimate.mean is None:
-        return "–"
-    mean = form.format(estimate.mean)
-    if estimate.high is None:
-        return mean + unit
-    return f"{mean} ± {form.format(estimate.high - estimate.mean)}{unit}"
-
-
-def _megabytes(size: float | None) -> str:
-    return "–" if size is None else tables.megabytes(round(size))
 
 
 def _result_rows(result: Compared) -> list[dict[str, Any]]:

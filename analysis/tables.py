@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from analysis.comparison import Compared, ComparedOutcome
-from analysis.load import Run, by_algorithm
+from analysis.load import Row, Run, by_algorithm
 from analysis.series import LayerShares, layer_phase_shares
 from analysis.statistics import Interval, times
 from testbed.errors import printable
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-Row = dict[str, Any]
 COLUMNS = (
     "algorithm",
     "seed",
@@ -275,23 +274,26 @@ def _row(outcome: ComparedOutcome, target: float | None) -> dict[str, Any]:
 
 
 def _cells(outcome: ComparedOutcome, comparison: Compared) -> list[str]:
-    accuracy = _interval(outcome.accuracy, "{:.3f}")
+    accuracy = interval(outcome.accuracy, "{:.3f}")
     if outcome.inferiority is not None:
         accuracy += f"\n{outcome.inferiority}"
     verdicts = [f"[{_COLOURS[name]}]{count} {name}[/]" for name, count in outcome.verdicts.items()]
     return [
         outcome.algorithm + (" (baseline)" if outcome.algorithm == comparison.baseline else ""),
-        _interval(outcome.time_s, "{:.1f}", " s"),
+        interval(outcome.time_s, "{:.1f}", " s"),
         "1" if outcome.algorithm == comparison.baseline else times(outcome.speedup),
         time_to_target(outcome, comparison.target),
         accuracy,
-        *(
-            _DASH if size is None else megabytes(round(size))
-            for size in (outcome.bytes_up, outcome.bytes_down)
-        ),
-        _DASH if outcome.mean_k is None else f"{outcome.mean_k:.3g}",
+        *size_cells(outcome),
         ", ".join(verdicts) or _DASH,
     ]
+
+
+def size_cells(outcome: ComparedOutcome) -> list[str]:
+    """Bytes up and down, and the mean k."""
+    sizes = outcome.bytes_up, outcome.bytes_down
+    cells = [_DASH if size is None else megabytes(round(size)) for size in sizes]
+    return [*cells, or_dash(outcome.mean_k, "{:.3g}")]
 
 
 def time_to_target(outcome: ComparedOutcome, target: float | None) -> str:
@@ -303,7 +305,8 @@ def time_to_target(outcome: ComparedOutcome, target: float | None) -> str:
     return f"{reached.time_s.mean:.1f} s{of}"
 
 
-def _interval(estimate: Interval, form: str, unit: str = "") -> str:
+def interval(estimate: Interval, form: str, unit: str = "") -> str:
+    """The mean, and half the interval's length where it is known."""
     if estimate.mean is None:
         return _DASH
     if estimate.high is None:

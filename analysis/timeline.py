@@ -13,6 +13,7 @@ from typing import Any
 from analysis.load import Run
 from testbed.errors import InputError
 from testbed.records.events import PHASES, phase_s
+from testbed.records.stored import Record
 
 ACTIVITIES = (
     "forward", "backward", "compute", "stall", "queue", *PHASES[2:], "held", "gather", "aggregate",
@@ -60,7 +61,6 @@ def chain(times: Iterable[float], activities: Iterable[str]) -> Iterable[tuple[s
             yield activity, from_s, to_s
 
 
-Record = Mapping[str, Any]
 _DONE = ("gather", "aggregate", "queue", "reply")
 
 

@@ -143,6 +143,11 @@ def trained(folder: Path, scenario: str, fabric: str, timeout_s: float) -> list[
     return runs
 
 
+def summaries(folder: Path) -> list[dict[str, Any]]:
+    """Of the runs in ``folder``, in the order of their names."""
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("runs/*/summary.json"))]
+
+
 def measured(bench: str, *arguments: str, out: Path) -> tuple[dict[str, Any], Path]:
     """The result of a quick ``testbed bench``, which is also what it has written, and the folder of that."""
     command = [sys.executable, "-m", "testbed", "bench", bench, "--quick", "--json", "--quiet"]

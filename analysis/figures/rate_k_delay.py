@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from analysis.load import Run, by_algorithm, lowest_seeds
+from analysis.load import Run, by_algorithm, longest, lowest_seeds
 from analysis.series import MOST_BINS, EndSamples
 from analysis.style import (
     PAGE_IN,
@@ -32,13 +32,13 @@ def data(runs: Sequence[Run]) -> Rows:
     """``asked`` and ``delivered`` (Mbit/s), ``k`` and ``delay`` (s) over time; lowest seed of
     each."""
     chosen = lowest_seeds(runs)
-    longest, width_s = _longest(chosen), _width_s(chosen)
-    requested = _requested(longest, longest.server)
-    rows = [_row("", longest.seed, "asked_mbit_s", *point) for point in requested]
+    drawn, width_s = longest(chosen), _width_s(chosen)
+    requested = _requested(drawn, drawn.server)
+    rows = [_row("", drawn.seed, "asked_mbit_s", *point) for point in requested]
     for run in chosen:
         times = run.per_step("end_s")
         series = {
-            "delivered_mbit_s": _delivered(run, longest.server, width_s),
+            "delivered_mbit_s": _delivered(run, drawn.server, width_s),
             "k": zip(times, run.per_step("density"), strict=True),
             "delay_s": zip(times, run.per_step("delay_s"), strict=True),
         }
@@ -65,7 +65,7 @@ def draw(runs: Sequence[Run]) -> Figure:
         panels[0].plot(times, rates, **style, drawstyle="steps-post")
         handles += panels[1].plot(*_points(rows, algorithm, "k"), **style)
         panels[2].plot(*_points(rows, algorithm, "delay_s"), **style)
-    panels[0].set(ylabel=f"Rate to {_longest(chosen).server}\n(Mbit/s)")
+    panels[0].set(ylabel=f"Rate to {longest(chosen).server}\n(Mbit/s)")
     panels[0].set_ylim(bottom=0)
     panels[1].set(ylabel="Density k")
     panels[2].set(ylabel="Communication\ndelay (s)", xlabel="Model time (s)")
@@ -80,14 +80,8 @@ def draw(runs: Sequence[Run]) -> Figure:
     )
 
 
-def _longest(chosen: Sequence[Run]) -> Run:
-    """Return the run whose asked rate is drawn; rates are those of the link to its server, in every
-    run."""
-    return max(chosen, key=lambda run: float(run.summary["time_s"]))
-
-
 def _width_s(chosen: Sequence[Run]) -> float:
-    return float(_longest(chosen).summary["time_s"]) / _BINS
+    return float(longest(chosen).summary["time_s"]) / _BINS
 
 
 def _row(

@@ -21,13 +21,8 @@ from typing import Any
 from analysis import MARGIN
 from analysis.statistics import Interval, inferiority, interval, ratio, sound
 from testbed.errors import InputError
-from testbed.records.run_directory import (
-    COMPARISON,
-    MANIFEST,
-    SUMMARY,
-    read_events,
-    read_json,
-)
+from testbed.records.run_directory import COMPARISON, MANIFEST, SUMMARY, read_events, read_json
+from testbed.records.stored import Record
 
 HOLDS, NOT, OPEN = "holds", "does not", "not supported"
 CHOSEN = "by construction"
@@ -39,8 +34,6 @@ _EARLY, _LATE = 0.1, 0.5
 _PIECES = 30
 """Values along a run that a record keeps of a course, at least (if there are as many steps)."""
 _MEASURES = ("time_s", "step_s", "accuracy", "mean_k", "bytes_up", "bytes_down", "phases_s")
-
-Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,9 @@ from analysis.papers import (
     page,
     table,
     times_as_fast,
+    written,
 )
-from analysis.statistics import Interval, interval
+from analysis.statistics import interval
 
 ACCURACY = 0.9
 OURS, RADIX, SAMPLED = "laplace-0.01", "radix-0.01", "hierarchical-0.01"
@@ -110,12 +111,6 @@ def _seconds(results: Results) -> Mapping[str, list[float]]:
     return {row["method"]: row["seconds"] for row in results.measured["selection"]}
 
 
-def _interval(measured: Interval, form: str) -> str:
-    ends = (measured.mean, measured.low, measured.high)
-    mean, low, high = ("–" if end is None else form.format(end) for end in ends)
-    return f"{mean} [{low}, {high}]"
-
-
 def _selection(results: Results) -> str:
     ours, rows = _seconds(results)["laplace"], []
     for row in results.measured["selection"]:
@@ -125,7 +120,7 @@ def _selection(results: Results) -> str:
             [
                 f"`{row['method']}`",
                 f"{1e3 * fmean(seconds):.1f}",
-                _interval(times, "{:.2f}"),
+                written(times, "{:.2f}"),
                 f"{row['density']:.4f}",
             ]
         )
@@ -145,10 +140,10 @@ def _runs(results: Results) -> str:
                     links,
                     f"`{name}`",
                     f"{len(reached)} of {len(own)}",
-                    _interval(interval([at[0] for at in reached.values()]), "{:.2f}"),
+                    written(interval([at[0] for at in reached.values()]), "{:.2f}"),
                     f"{fmean(at[1] for at in reached.values()):.0f}" if reached else "–",
                     f"{1e3 * fmean(each['step_s'] for each in own):.1f}",
-                    "1" if name == OURS else _interval(against, "{:.2f}"),
+                    "1" if name == OURS else written(against, "{:.2f}"),
                 ]
             )
     head = ["links", "algorithm", "seeds", "to 90 % (s)", "steps", "a step (ms)", "over `laplace`"]

@@ -98,10 +98,7 @@ class Variant:
         return {**base, "name": name, "train": train, "algorithms": list(self.algorithms)}
 
 
-Row = dict[str, Any]
-
-
-def rows(known: Mapping[str, Any]) -> Iterator[Row]:
+def rows(known: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """A row for every scheme and c: on real links first, then in virtual time.
 
     Schemes share the steps of SSGD as long as nothing ``saturated``: else they compute another
@@ -116,7 +113,7 @@ def rows(known: Mapping[str, Any]) -> Iterator[Row]:
 
 def _rows(
     links: str, share: float, steps: int, timed: Mapping[str, Any], async_s: float | None
-) -> Iterator[Row]:
+) -> Iterator[dict[str, Any]]:
     base_s = steps * float(timed[BASE]["step_s"])
     for name, result in timed.items():
         taken_s = steps * float(result["step_s"])

@@ -18,6 +18,7 @@ from testbed.algorithm import Algorithm
 from testbed.bench.results import (
     ATTEMPTS,
     ResultCheck,
+    Row,
     Say,
     Suite,
     at_least,
@@ -32,6 +33,7 @@ from testbed.bench.results import (
 )
 from testbed.records.manifest import machine_facts
 from testbed.records.run_directory import read_events
+from testbed.records.stored import Events
 from testbed.runner.experiment import Experiment, prepare
 from testbed.runner.run import run as carry_out
 from testbed.runner.signals import interruptible
@@ -205,9 +207,6 @@ def scenario(plan: OverlapPlan, load: float) -> dict[str, Any]:
     )
 
 
-Events = Mapping[str, Sequence[Mapping[str, Any]]]
-"""Events of a run, by kind."""
-Row = dict[str, Any]
 OVER_BOUND, NEVER_FASTER = 1.10, 0.98
 
 
@@ -332,7 +331,7 @@ class OverlapBench:
         self._save()
         return suite
 
-    def _measured(self, load: float) -> list[dict[str, Any]]:
+    def _measured(self, load: float) -> list[Row]:
         """The rows of one bandwidth. Runs that are invalid are made again."""
         plan, content = self._plan, scenario(self._plan, load)
         path = write_scenario(self.directory / "scenarios", content["name"], content)

@@ -24,21 +24,14 @@ from typing import Any
 
 import numpy as np
 
-from analysis.papers import (
-    Record,
-    Results,
-    Sections,
-    between_marks,
-    brief,
-    condensed,
-    decline,
-)
+from analysis.papers import Results, Sections, between_marks, brief, condensed, decline
 from testbed.bench.results import Say, locate_files, write_json, write_scenario
 from testbed.control.base import Observation, controllers
 from testbed.control.delay_aware import drawn_settings
 from testbed.errors import InputError
 from testbed.records.manifest import machine_facts
 from testbed.records.run_directory import read_json, read_jsonl, to_json
+from testbed.records.stored import Record
 from testbed.runner.experiment import parse_seeds, prepare
 from testbed.runner.run import Finished, ParallelTask, side_by_side
 from testbed.runner.run import run as carry_out

@@ -24,7 +24,7 @@ from testbed.fidelity.service_curve import answered, followed
 from testbed.fidelity.summary import finished
 from testbed.records.manifest import recorded_every
 from testbed.records.run_directory import MANIFEST, read_events, read_json
-from testbed.records.stored import by_number
+from testbed.records.stored import Events, Record, Records, by_number
 from testbed.transport.frame import HEADER_BYTES
 
 
@@ -73,7 +73,6 @@ def pass_round(
     return sorted({came, sent})
 
 
-Record = Mapping[str, Any]
 Exchange = Callable[[NodeLog, Record, int], list[int]]
 """Adds a step's messages after the computation; returns what the next computation waits for."""
 _VALUE_BYTES = {"fp32": 4, "bf16": 2}
@@ -137,7 +136,7 @@ def _worked(records: RunRecords, worker: str, exchange: Exchange) -> list[TraceO
     return log.operations
 
 
-def _steps(records: RunRecords) -> Sequence[dict[str, Any]]:
+def _steps(records: RunRecords) -> Records:
     return records.events["step"]
 
 
@@ -243,10 +242,6 @@ def _tag(part: Record) -> int:
     return int(part.get("bucket", 0))
 
 
-Records = Mapping[str, Sequence[dict[str, Any]]]
-"""Records of a run, by kind."""
-
-
 @dataclass(frozen=True, slots=True)
 class RunRecords:
     """The records of a run, and the names of its nodes by role."""
@@ -258,7 +253,7 @@ class RunRecords:
     workers: list[str]
     numbers: Mapping[int, str]
     """Names by number in frames."""
-    events: Records
+    events: Events
 
     def model_s(self, wall_s: float) -> float:
         """Model seconds, to the microsecond; what clocks make negative is none."""

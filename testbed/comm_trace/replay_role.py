@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from testbed.comm_trace.trace import Kind, MessageTrace, Place, TraceOperation
+from testbed.comm_trace.trace import Kind, MessageTrace, Position, TraceOperation
 from testbed.errors import InputError, NodeLost, WireError
 from testbed.exchange.collect import MessageCollector
 from testbed.node import Buffer, Message, Node, Queue
@@ -133,14 +133,14 @@ def acts_of(
     )
 
 
-def _places(node: str, own: Sequence[TraceOperation]) -> list[Place]:
+def _places(node: str, own: Sequence[TraceOperation]) -> list[Position]:
     return [(node, i) for i in range(len(own))]
 
 
-def _numbers(trace: MessageTrace) -> dict[Place, int]:
+def _numbers(trace: MessageTrace) -> dict[Position, int]:
     """Number every message, at both of its ends: from 0, between two nodes."""
     counts: Counter[tuple[str, str]] = Counter()
-    numbers: dict[Place, int] = {}
+    numbers: dict[Position, int] = {}
     for send, receipt in trace.received_as.items():
         ends = send[0], receipt[0]
         numbers[send] = numbers[receipt] = counts[ends]

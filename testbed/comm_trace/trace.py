@@ -28,7 +28,7 @@ from testbed.errors import InputError
 from testbed.records.run_directory import read_jsonl, to_json
 
 Kind = Literal["compute", "send", "receive"]
-Place = tuple[str, int]
+Position = tuple[str, int]
 """A node, and the place of an operation among its own, from 0."""
 
 
@@ -75,10 +75,10 @@ class MessageTrace:
         return list(self.operations)
 
     @cached_property
-    def received_as(self) -> dict[Place, Place]:
+    def received_as(self) -> dict[Position, Position]:
         """Every send, and the receipt of it. Raises InputError for one without the other."""
         sends, receipts = self._messages("send"), self._messages("receive")
-        matched: dict[Place, Place] = {}
+        matched: dict[Position, Position] = {}
         for key in {**sends, **receipts}:
             sent, received = sends.get(key, []), receipts.get(key, [])
             if len(sent) != len(received):
@@ -93,10 +93,10 @@ class MessageTrace:
         return matched
 
     @cached_property
-    def order(self) -> list[Place]:
+    def order(self) -> list[Position]:
         """All operations, each behind those that it waits for; a receipt waits for its send."""
         earlier = self.dependencies()
-        sorter, order = TopologicalSorter(earlier), list[Place]()
+        sorter, order = TopologicalSorter(earlier), list[Position]()
         with suppress(CycleError):  # what is before the circle can be sorted all the same
             sorter.prepare()
         while ready := sorter.get_ready():
@@ -108,17 +108,17 @@ class MessageTrace:
             raise InputError(f"operation {number} of {node} can never begin: it waits for itself")
         return order
 
-    def of(self, position: Place) -> TraceOperation:
+    def of(self, position: Position) -> TraceOperation:
         """The operation there."""
         return self.operations[position[0]][position[1]]
 
-    def places(self) -> Iterator[Place]:
+    def places(self) -> Iterator[Position]:
         """All operations, node by node."""
         return ((node, i) for node, own in self.operations.items() for i in range(len(own)))
 
-    def dependencies(self) -> dict[Place, set[Place]]:
+    def dependencies(self) -> dict[Position, set[Position]]:
         """Return the operations that each one waits for."""
-        earlier: dict[Place, set[Place]] = {}
+        earlier: dict[Position, set[Position]] = {}
         for node, number in self.places():
             after, count = self.operations[node][number].after, len(self.operations[node])
             if any(not 0 <= other < count for other in after):
@@ -128,9 +128,9 @@ class MessageTrace:
             earlier[receipt].add(send)
         return earlier
 
-    def _messages(self, kind: Kind) -> dict[tuple[str, str, int], list[Place]]:
+    def _messages(self, kind: Kind) -> dict[tuple[str, str, int], list[Position]]:
         """Return the places of all messages of ``kind``, keyed by sender, receiver and tag."""
-        messages: dict[tuple[str, str, int], list[Place]] = {}
+        messages: dict[tuple[str, str, int], list[Position]] = {}
         for node, number in self.places():
             operation = self.operations[node][number]
             if operation.kind != kind:
@@ -142,7 +142,7 @@ class MessageTrace:
             messages.setdefault((sender, receiver, operation.tag), []).append((node, number))
         return messages
 
-    def _check_bytes(self, send: Place, receipt: Place) -> None:
+    def _check_bytes(self, send: Position, receipt: Position) -> None:
         sent, received = self.of(send).bytes, self.of(receipt).bytes
         if sent != received:
             raise InputError(
@@ -283,7 +283,7 @@ def _node(trace: MessageTrace, name: str) -> dict[str, Any]:
 
 def least_s(trace: MessageTrace) -> float:
     """The longest chain of computations, each waiting for the one before: no network is faster."""
-    ends: dict[Place, float] = {}
+    ends: dict[Position, float] = {}
     earlier = trace.dependencies()
     for position in trace.order:
         before = max((ends[other] for other in earlier[position]), default=0.0)

@@ -14,15 +14,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from testbed.fidelity.reference import PathModel, RequestedLinks
 from testbed.records.intervals import IntervalSet
-from testbed.records.link_log import Change, Changes, LinkLog
+from testbed.records.link_log import Change, Changes, LinkLog, end_of
 from testbed.records.manifest import THRESHOLDS, Thresholds
+from testbed.records.stored import Records
 from testbed.scenario.link_state import (
     FourState,
     GilbertElliott,
@@ -247,9 +248,6 @@ def _stationary(step: NDArray[np.float64]) -> NDArray[np.float64]:
     return now
 
 
-Records = Sequence[Mapping[str, Any]]
-
-
 @dataclass(frozen=True, slots=True)
 class PathSeen:
     """The least round-trip time from ``node`` to ``peer`` (None: the switch) and back;
@@ -356,7 +354,7 @@ def gather(
     ``links``: the agent's report; ``initial``: what the manifest says that was read back before t0;
     ``under_way``: when there was traffic that could suffer.
     """
-    until_s = {_end(link): float(link["to_s"]) for link in links}
+    until_s = {end_of(link): float(link["to_s"]) for link in links}
     watched_s, share = history.host.starved_share(under_way, limits)
     return Evidence(
         seconds=seconds,
@@ -403,10 +401,10 @@ def _losses(links: Records, requested: RequestedLinks, limits: Thresholds) -> di
     # Of many lines one is outside its interval sooner: together they have the confidence asked for.
     confidence = 1 - (1 - limits.loss_confidence) / max(1, len(lines))
     return {
-        str(_end(link)): losses_seen(
+        str(end_of(link)): losses_seen(
             int(link["line_packets"]),
             int(link["line_lost"] or 0),
-            requested.shapes(_end(link)),
+            requested.shapes(end_of(link)),
             confidence,
         )
         for link in lines
@@ -424,10 +422,6 @@ def _paths(trips: Iterable[Trip], ways: PathModel) -> list[PathSeen]:
         PathSeen(node, peer, time_s, *ways.round_trip_s(node, peer))
         for node, peer, time_s in least.values()
     ]
-
-
-def _end(link: Mapping[str, Any]) -> LinkDirection:
-    return LinkDirection(link["link"], cast(Any, link["direction"]))
 
 
 State = Literal["valid", "degraded", "invalid"]

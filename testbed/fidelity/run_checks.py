@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from testbed.fidelity.evidence import CheckResult, Evidence, NodesSeen, Records
+from testbed.fidelity.evidence import CheckResult, Evidence, NodesSeen
 from testbed.records.intervals import quantiles
 from testbed.records.manifest import Thresholds
-from testbed.records.stored import Joined
+from testbed.records.stored import Joined, Records
 from testbed.scenario.link_state import FRAME_BYTES, SEGMENT_HEADER_BYTES
 from testbed.scenario.node_timeline import NodeChange
 

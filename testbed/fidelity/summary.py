@@ -32,14 +32,13 @@ from testbed.records.run_directory import (
     read_json,
     read_jsonl,
 )
-from testbed.records.stored import Joined, by_number
-from testbed.records.stored import Records as StoredRecords
+from testbed.records.stored import Events, Joined, Records, by_number
 from testbed.scenario.link_state import LinkDirection
 
 _LOOKS = 32
 
 
-def expected_step_s(manifest: Mapping[str, Any], steps: StoredRecords, rounds: StoredRecords,
+def expected_step_s(manifest: Mapping[str, Any], steps: Records, rounds: Records,
                     history: LinkLog) -> float | None:  # fmt: skip
     """Wall seconds that a step takes if only its pace and its bits on the wire take time.
 
@@ -92,11 +91,11 @@ def _pairs(
             yield step, pair
 
 
-def _computed_s(steps: StoredRecords) -> float:
+def _computed_s(steps: Records) -> float:
     return fmean(float(step["compute_s"]) for step in steps if "compute_s" in step)
 
 
-def _paces(steps: StoredRecords) -> Iterator[tuple[int, Mapping[str, float]]]:
+def _paces(steps: Records) -> Iterator[tuple[int, Mapping[str, float]]]:
     """Steps in order, each with the wall seconds that workers were to compute; others left out."""
     for (own,) in by_number(steps):
         paces = {
@@ -143,10 +142,6 @@ def _needed_s(history: LinkLog, servers: Sequence[MessageGroup]) -> float:
             bits[end] = bits.get(end, 0.0) + more
     start_s, last_s = min(g.start_s for g in servers), max(g.last_s for g in servers)
     return bottleneck_s(history.bits, bits, start_s, last_s)
-
-
-Events = Mapping[str, Sequence[Mapping[str, Any]]]
-"""Records of events, keyed by kind."""
 
 
 def lost_workers(events: Events) -> list[str]:
@@ -213,7 +208,6 @@ UNFINISHED = Verdict(
 )
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98)
 """Levels of test accuracy: every summary has when each was reached."""
-Records = Sequence[Mapping[str, Any]]
 
 
 def summarise(directory: Path, verdict: Verdict | None = None) -> dict[str, Any]:

@@ -168,15 +168,15 @@ class LinkLog:
         if to_s <= from_s:
             return
         if self._rates:
-            end = _end(record)
+            end = end_of(record)
             if end not in self._requested:
                 self._requested[end] = _RequestedBits()
             self._requested[end].take(from_s, to_s, float(record["asked_bits"]))
         if record["drops"]:
-            self._dropping.setdefault(_end(record), IntervalSet()).add(from_s, to_s)
+            self._dropping.setdefault(end_of(record), IntervalSet()).add(from_s, to_s)
 
     def _change(self, record: Mapping[str, Any]) -> None:
-        end = _end(record)
+        end = end_of(record)
         if end not in self.changes:
             self.changes[end] = Changes()
         self.changes[end].take(record)
@@ -229,7 +229,8 @@ class _RequestedBits:
             del column[:]
 
 
-def _end(record: Mapping[str, Any]) -> LinkDirection:
+def end_of(record: Mapping[str, Any]) -> LinkDirection:
+    """The link direction that a record is of."""
     return LinkDirection(record["link"], cast(Any, record["direction"]))
 
 

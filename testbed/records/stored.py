@@ -17,7 +17,10 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-Records = Sequence[Mapping[str, Any]]
+Record = Mapping[str, Any]
+Records = Sequence[Record]
+Events = Mapping[str, Records]
+"""Records of a run, by kind."""
 T = TypeVar("T")
 OPEN = 64
 """Files that are open at a time."""

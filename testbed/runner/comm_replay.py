@@ -12,10 +12,10 @@ from testbed.comm_trace.replay_role import NodeScript, ReplayOperation, ReplayRo
 from testbed.comm_trace.trace import MessageTrace
 from testbed.fabric.sim.network import costs_of
 from testbed.fidelity.service_curve import flights, group_by_common_end
-from testbed.fidelity.summary import Events
 from testbed.fidelity.verdict import Verdict
 from testbed.records.intervals import IntervalSet
 from testbed.records.run_directory import MANIFEST, read_events, read_json
+from testbed.records.stored import Events
 from testbed.runner.experiment import Experiment
 from testbed.runner.judge import MessageActivity
 from testbed.runner.sim_trial import SimTrial

@@ -20,7 +20,7 @@ from testbed.fidelity.evidence import Evidence, Trip, gather, unattributed_bytes
 from testbed.fidelity.reference import PathModel, RequestedLinks
 from testbed.fidelity.run_checks import nodes_seen
 from testbed.fidelity.service_curve import Bits, MessageGroup, followed, groups
-from testbed.fidelity.summary import Events, entry, lost_reasons, lost_workers, summarise
+from testbed.fidelity.summary import entry, lost_reasons, lost_workers, summarise
 from testbed.fidelity.verdict import CERTIFICATE, Verdict, certificate, disturbed, judge
 from testbed.records.intervals import IntervalSet
 from testbed.records.link_log import LinkLog
@@ -34,7 +34,7 @@ from testbed.records.run_directory import (
     read_json,
     read_jsonl,
 )
-from testbed.records.stored import Records as StoredRecords
+from testbed.records.stored import Events, Records
 from testbed.runner.experiment import Experiment
 from testbed.runner.trial import TrialOutcome, TrialPlan
 from testbed.scenario.expand import racks
@@ -49,7 +49,6 @@ having counted drops."""
 
 Messages = Mapping[str, Mapping[str, Any]]
 """Nodes' ``done`` messages by name: ``{"summary", "counters", "multicast", "strangers"}``."""
-Records = Iterable[Mapping[str, Any]]
 
 
 def faults(
@@ -189,8 +188,8 @@ class MessageActivity:
     """When the last node had ended."""
     groups: Iterable[MessageGroup]
     """Those to be held against the service curve."""
-    steps: StoredRecords = ()
-    rounds: StoredRecords = ()
+    steps: Records = ()
+    rounds: Records = ()
     entangled: int = 0
     """Groups without a service curve: they share links with messages that go elsewhere."""
 

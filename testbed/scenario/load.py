@@ -24,7 +24,7 @@ from testbed.scenario import timeline
 from testbed.scenario.diagnostics import Problem, from_pydantic, report
 from testbed.scenario.link_model import TraceEvent
 from testbed.scenario.model import RecordedPace, Scenario, Swarm
-from testbed.scenario.profile import ProfileFile, profiled
+from testbed.scenario.profile import ProfileFile, profiled, shipped
 from testbed.scenario.recorded_paces import recorded_paces
 from testbed.scenario.timeline import Timeline
 from testbed.scenario.validate import check
@@ -152,7 +152,7 @@ def scenario_hash(
         for key in _LATER:
             if isinstance(part, dict) and part.get(key, "") is None:
                 del part[key]
-    # the same traces are the same experiment, wherever their files are
+    # the same traces, profile and paces are the same experiment, wherever their files are
     rates = {
         key: [trace.times_s, trace.rates_bits, trace.duration_s] for key, trace in traces.items()
     }
@@ -160,12 +160,15 @@ def scenario_hash(
     for event, fields in zip(scenario.events, whole["events"], strict=True):
         if isinstance(event, TraceEvent) and event.key in named:
             fields["file"] = named[event.key]
+    parts = {} if profile is None else {"profile": profile.model_dump(mode="json")}
+    if parts and scenario.train.profile not in shipped():
+        whole["train"]["profile"] = _digest(parts)
     times = dict(step_times or {})
     _name_paces(scenario, whole["train"], {key: _digest(own) for key, own in times.items()})
     content = {
         "scenario": whole,
         "traces": {named[key]: content for key, content in rates.items()},
-        **({} if profile is None else {"profile": profile.model_dump(mode="json")}),
+        **parts,
         **({"step_times": {_digest(own): own for own in times.values()}} if times else {}),
     }
     return _digest(content)

@@ -23,7 +23,7 @@ from typing import Generic, TypeVar
 from testbed.errors import MachineError, NodeLost, WireError
 from testbed.node import Kind, Message
 from testbed.transport.connection import LOOKS, ConnectionConfig, FramedSocket, SocketCounters
-from testbed.transport.frame import HEADER_BYTES, MAX_BODY
+from testbed.transport.frame import MAX_BODY, frame_bytes
 
 _PAUSE_S = 0.05
 """The least pause between two attempts to connect."""
@@ -237,10 +237,7 @@ class SocketEndpoint(ABC, Generic[StreamT]):
             raise NodeLost(self._name(peer), None, f"cannot connect: {error}") from error
         self._adopt(peer, self._wrap(connected, self._config.most_bytes))
 
-    def frame_bytes(self, message: Message) -> int:
-        """See ``testbed.node.Endpoint``."""
-        body = message.body
-        return HEADER_BYTES + (len(body) if isinstance(body, bytes) else memoryview(body).nbytes)
+    frame_bytes = staticmethod(frame_bytes)
 
     def form_groups(self, groups: Sequence[frozenset[int]]) -> None:
         """TCP has none."""

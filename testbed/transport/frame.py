@@ -72,6 +72,12 @@ class FrameHeader(NamedTuple):
         return tuple.__new__(cls, (kind, sender, run, step, bucket, length, sent_ns))
 
 
+def frame_bytes(message: Message) -> int:
+    """Bytes that ``message`` takes as a frame, header included."""
+    body = message.body
+    return HEADER_BYTES + (len(body) if isinstance(body, bytes) else memoryview(body).nbytes)
+
+
 Frame = tuple[bytes, memoryview]
 """Header and body as they go out."""
 

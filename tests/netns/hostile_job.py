@@ -23,7 +23,7 @@ RANK = int(os.environ["RANK"])
 LIBC = ctypes.CDLL(None, use_errno=True)
 KEY_CALLS = {"x86_64": 250, "aarch64": 219}
 UNSHARE_NEW_USER_AND_MOUNTS = 0x10000000 | 0x00020000
-DETACH, REMOUNT, READ_ONLY, BIND = 2, 32, 1, 4096
+DETACH, REMOUNT, BIND = 2, 32, 4096
 NEW_NETWORK = 0x40000000
 TYPE_FOR = 0x5412
 """TIOCSTI: have a terminal take a character for one that was typed."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -12,17 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_rig import Command, Write
+from command_rig import Command, Write, summaries
 from verdict_rig import accepted
 
 WAIT_S = 300.0
 """Another run may have the machine."""
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(700)]
-
-
-def summaries(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(path.read_text()) for path in sorted(folder.glob("runs/*/summary.json"))]
 
 
 def slower(path: str, more: str = "") -> str:

@@ -7,15 +7,9 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from command_rig import (
-    Command,
-    Write,
-    ours,
-    settle,
-)
+from command_rig import Command, Write, ours, settle, summaries
 from kernel_rig import has_netem
 
 # `state`: what other tests' runs have left is not `clean`'s matter here, and nothing of theirs is taken away
@@ -33,10 +27,6 @@ def silence(path: str, seconds: int) -> str:
     """The scenario, whose nodes give up who is silent for so long."""
     Path(path).write_text(f"{Path(path).read_text()}peer_timeout: {seconds} s\n")
     return path
-
-
-def summaries(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(path.read_text()) for path in sorted(folder.glob("runs/*/summary.json"))]
 
 
 def test_a_killed_worker_is_named_with_its_step_and_keep_leaves_the_run_standing(

@@ -256,7 +256,7 @@ def _check_hosts(directory: Path) -> None:
     assert 0 < certified[1]["emulated_share"] < 0.7
 
 
-# every day tests/docker/test_containers_run.py has such events, and tests/unit/test_swarm_stack.py the first process of a task
+# every day tests/docker/test_containers_run.py has such events, and tests/unit/test_swarm_tasks.py the first process of a task
 @pytest.mark.nightly
 def test_nodes_in_a_rack_are_paused_killed_and_started_again_by_the_agent_of_their_host(
     lab: Lab, tmp_path: Path

@@ -7,7 +7,9 @@ from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
 
-from testbed.cli import main
+from typer.testing import CliRunner, Result
+
+from testbed.cli import application, main
 
 
 class Ended(NamedTuple):
@@ -28,3 +30,8 @@ def carried_out_in(folder: Path, *arguments: str) -> Ended:
             assert end.code is None or isinstance(end.code, int), end.code
             code = end.code or 0
     return Ended(code, output.getvalue(), errors.getvalue())
+
+
+def call(*arguments: object) -> Result:
+    """Carry out ``testbed arguments``; an error of it is in the result."""
+    return CliRunner().invoke(application(), [*map(str, arguments)])

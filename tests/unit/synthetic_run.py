@@ -21,7 +21,7 @@ from testbed.records.events import (
 from testbed.records.link_log import LinkLog
 from testbed.records.manifest import manifest
 from testbed.records.run_directory import RunDirectory
-from testbed.scenario.link_state import LinkDirection, wire_bytes
+from testbed.scenario.link_state import wire_bytes
 
 ELEMENTS = 150_000
 PACE_S = 0.2
@@ -198,6 +198,3 @@ def _links(directory: RunDirectory, asked: list[dict[str, Any]], carried: dict[i
             for direction in ("up", "down")
         ]
     )
-
-
-SERVER_DOWN = LinkDirection("server", "down")

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from command_here import call
 
-from testbed.cli import application
 from testbed.compatibility import resolve
 from testbed.errors import InputError
 from testbed.runner.experiment import prepare
@@ -73,10 +72,6 @@ def test_who_sees_what_others_do_not_cannot_agree(base: str, seen: str) -> None:
     error = refused(**{"from": base}, agree=True)
     assert f"sees {seen} of its own worker, and workers agree on delay" in error.message
     assert error.hint == "Write `agree: false`"
-
-
-def call(*arguments: str) -> Result:
-    return CliRunner().invoke(application(), list(arguments))
 
 
 def test_too_few_buckets_for_the_servers_are_refused_by_name(tmp_path: Path) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
+import command_here
 import pytest
 from one_by_one import one_by_one
-from typer.testing import CliRunner, Result
 
 from testbed.bench import coded as coded_run
 from testbed.bench import controllers as response_run
@@ -19,7 +20,6 @@ from testbed.bench.exchange.cases import EXCHANGES
 from testbed.bench.sim_agreement import CONDITION_NAMES, MEASURED, AgreementCell
 from testbed.bench.sim_scale import ScaleSize, scenario
 from testbed.bench.waveforms import WAVEFORMS
-from testbed.cli import application
 from testbed.errors import ExperimentError, InputError
 from testbed.host import user_namespace
 from testbed.runner.experiment import prepare
@@ -45,9 +45,7 @@ congestion: cubic
 OPTIMIZER = "  optimizer: {name: sgd, lr: 0.1}\n"
 
 
-def call(*arguments: object) -> Result:
-    """One verb of ``testbed bench``."""
-    return CliRunner().invoke(application(), ["bench", *map(str, arguments)])
+call = partial(command_here.call, "bench")
 
 
 def told(*arguments: object) -> Any:

@@ -10,9 +10,8 @@ from typing import Any, ClassVar
 
 import jsonschema
 import pytest
-from typer.testing import CliRunner, Result
+from command_here import call
 
-from testbed.cli import application
 from testbed.errors import InputError
 from testbed.fidelity.evidence import State
 from testbed.fidelity.verdict import Verdict
@@ -25,10 +24,6 @@ ROOT = Path(__file__).parents[2]
 DEMO = str(ROOT / "scenarios" / "demo.yaml")
 LOSSY = str(ROOT / "scenarios" / "lossy.yaml")
 CONGESTION = str(ROOT / "scenarios" / "congestion.yaml")
-
-
-def call(*arguments: str) -> Result:
-    return CliRunner().invoke(application(), list(arguments))
 
 
 def output(*arguments: str) -> str:

@@ -9,6 +9,7 @@ import torch
 from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from wire_rig import whole
 
 from testbed.compress.aggregate import Aggregate, DeviceSupport, HostSupport
 from testbed.compress.base import BufferPool, PayloadBuffer, Sparse
@@ -22,12 +23,6 @@ torch.set_num_threads(1)
 def sparse(size: int, **elements: float) -> Sparse:
     indices = [int(name[1:]) for name in elements]
     return Sparse(size, torch.tensor(indices), torch.tensor(list(elements.values())))
-
-
-def whole(sparse: Sparse) -> torch.Tensor:
-    full = torch.zeros(sparse.size)
-    full[slice(None) if sparse.indices is None else sparse.indices] = sparse.values
-    return full
 
 
 def test_union_and_mean() -> None:

@@ -26,10 +26,6 @@ from testbed.runner.exec.trial import Member, ProcessGroup
 from testbed.runner.signals import interruptible
 from testbed.user_files import Output, PinnedFolder, lines
 
-MAPS = (
-    "7f0000000000-7f0000100000 rw-s 00000000 00:01 0 /SYSV00000000 (deleted)\n"
-    "7f0000200000-7f0000300000 rw-s 00000000 00:01 7 /memfd:ring (deleted)\n"
-)
 LONG = b"x" * ((1 << 20) + 1)
 
 

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 import torch
-from contract_rig import HALVES, through_a_file
+from contract_rig import HALVES, random_vector, through_a_file
 from contract_rig import SMALL as MODEL
 
 from testbed.compress.base import Recipe, RecipeChoice, Sparse
@@ -18,10 +18,6 @@ from testbed.errors import GradientError, InputError
 
 torch.set_num_threads(1)
 RECIPE = Recipe(RecipeChoice("topk"), memory=RecipeChoice("dgc"))
-
-
-def gradient(size: int, seed: int) -> torch.Tensor:
-    return torch.randn(size, generator=torch.Generator().manual_seed(seed))
 
 
 def held(memory: MomentumCorrection, vector: str) -> torch.Tensor:
@@ -49,7 +45,7 @@ def test_random_steps_against_the_plain_rule(momentum: float, masking: bool) -> 
     memory = MomentumCorrection(Layout.whole("w", 300), momentum=momentum, masking=masking)
     u, v = torch.zeros(300).double(), torch.zeros(300).double()
     for step, density in enumerate([0.1, 0.01, 0.5, 0.003, 0.2, 0.1]):
-        g = gradient(300, step)
+        g = random_vector(300, step)
         u = momentum * u + g
         v = v + u
         given = memory.accumulate(g)
@@ -71,7 +67,7 @@ def test_without_momentum_it_is_error_feedback() -> None:
         ErrorFeedback(Layout.whole("w", 500)),
     )
     for step in range(8):
-        one, other = (memory.accumulate(gradient(500, step)) for memory in (with_, without))
+        one, other = (memory.accumulate(random_vector(500, step)) for memory in (with_, without))
         assert torch.equal(one.flat, other.flat)
         assert (one.sum_abs, one.max_abs) == (other.sum_abs, other.max_abs)
         sent = TopK().select(one, 0.05, Random(0))
@@ -84,8 +80,8 @@ def test_without_momentum_it_is_error_feedback() -> None:
 def test_all_elements_sent_exactly_are_plain_momentum() -> None:
     memory, plain = MomentumCorrection(Layout.whole("w", 50)), torch.zeros(50)
     for step in range(5):
-        given = memory.accumulate(gradient(50, step))
-        plain = 0.9 * plain + gradient(50, step)
+        given = memory.accumulate(random_vector(50, step))
+        plain = 0.9 * plain + random_vector(50, step)
         assert torch.allclose(given.flat, plain, atol=1e-6)
         memory.update(given, Sparse(50, None, given.flat.clone()))
         assert not held(memory, "residual").any()
@@ -112,14 +108,14 @@ def test_four_buffers_for_good() -> None:
 def test_a_gradient_that_is_refused_leaves_no_trace() -> None:
     one, other = (Compressor(RECIPE, {"all": MODEL}) for _ in range(2))
     for compressor in (one, other):
-        compressor.compress("all", gradient(40, 1), 0.1, Random(0))
-    bad = gradient(40, 2)
+        compressor.compress("all", random_vector(40, 1), 0.1, Random(0))
+    bad = random_vector(40, 2)
     bad[21] = float("nan")
     with pytest.raises(GradientError, match=r"'conv\.bias'.*element 1 "):
         one.compress("all", bad, 0.1, Random(0))
     for step in range(3, 6):
-        expected = other.compress("all", gradient(40, step), 0.1, Random(0)).payload
-        assert one.compress("all", gradient(40, step), 0.1, Random(0)).payload == expected
+        expected = other.compress("all", random_vector(40, step), 0.1, Random(0)).payload
+        assert one.compress("all", random_vector(40, step), 0.1, Random(0)).payload == expected
 
 
 def test_state_has_both_vectors_of_every_parameter() -> None:
@@ -137,7 +133,7 @@ def test_state_has_both_vectors_of_every_parameter() -> None:
 def test_checkpoint_continues_identically_in_other_buckets() -> None:
     whole = Compressor(RECIPE, {"all": MODEL})
     for step in range(3):
-        whole.compress("all", gradient(40, step), 0.1, Random(0))
+        whole.compress("all", random_vector(40, step), 0.1, Random(0))
     saved = through_a_file(whole.state())
     parts = Compressor(RECIPE, HALVES)
     parts.load(saved)
@@ -146,8 +142,8 @@ def test_checkpoint_continues_identically_in_other_buckets() -> None:
     again = Compressor(RECIPE, {"all": MODEL})
     again.load(through_a_file(parts.state()))
     for step in range(3, 6):
-        expected = whole.compress("all", gradient(40, step), 0.02, Random(0)).payload
-        assert again.compress("all", gradient(40, step), 0.02, Random(0)).payload == expected
+        expected = whole.compress("all", random_vector(40, step), 0.02, Random(0)).payload
+        assert again.compress("all", random_vector(40, step), 0.02, Random(0)).payload == expected
 
 
 @pytest.mark.parametrize("momentum", [-0.1, 1.0, float("nan")])

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import command_here
 import pytest
-from typer.testing import CliRunner, Result
 
-from testbed.cli import application
 from testbed.errors import InputError
 
 SCENARIO = """
@@ -23,8 +23,7 @@ algorithms: [none]
 """
 
 
-def call(*arguments: object) -> Result:
-    return CliRunner().invoke(application(), ["profile", *map(str, arguments)])
+call = partial(command_here.call, "profile")
 
 
 def profile(*arguments: object) -> dict[str, Any]:
@@ -73,10 +72,7 @@ def test_the_file_is_one_that_a_scenario_takes(tmp_path: Path) -> None:
     assert result.exit_code == 0 and f"written to {file}" in result.stdout.replace("\n", "")
     path = tmp_path / "s.yaml"
     path.write_text(SCENARIO.replace("width: 2, batch: 16,", f"batch: 8, profile: {file},"))
-    assert CliRunner().invoke(
-        application(),
-        ["validate", str(path)],
-    ).exit_code == 0  # fmt: skip
+    assert command_here.call("validate", path).exit_code == 0
 
 
 @pytest.mark.parametrize(("option", "wrong"), [("--batch", 0), ("--width", 0), ("--passes", 0)])

@@ -6,9 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from command_here import call
 
-from testbed.cli import application
 from testbed.errors import InputError
 from testbed.records.run_directory import RunDirectory
 from testbed.runner.experiment import JobFactory, prepare
@@ -67,6 +66,14 @@ def test_a_file_gives_the_pace_too(tmp_path: Path) -> None:
     assert float(loaded.scenario.train.pace or 0) == pytest.approx(0.010)
     assert loaded.profile is not None
     assert loaded.profile.device == "a lathe"
+
+
+def test_the_hash_depends_on_what_a_file_says_not_on_where_it_is(tmp_path: Path) -> None:
+    known = load(path := written(tmp_path, MINE)).hash
+    (tmp_path / "p" / "own.json").rename(tmp_path / "other.json")
+    path.write_text(path.read_text().replace("p/own", "./other"))
+    assert load(path).hash == known
+    assert load(written(tmp_path, MINE, about="again")).hash != known
 
 
 def test_a_pace_that_is_given_stays(tmp_path: Path) -> None:
@@ -189,10 +196,6 @@ def test_a_run_says_what_was_done(
         "pacing"
     ]
     assert (found["by_layer"], found["source"]) == (overlap, source)
-
-
-def call(*arguments: str) -> Result:
-    return CliRunner().invoke(application(), list(arguments))
 
 
 @pytest.mark.parametrize("verb", ["validate", "plan"])

@@ -9,10 +9,10 @@ import torch
 from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from select_rig import compensated
 
 from testbed.compatibility import resolve
-from testbed.compress import kernels
-from testbed.compress.base import AccumulatedGradient, Sparse
+from testbed.compress.base import Sparse
 from testbed.compress.compressor import Compressor
 from testbed.compress.gradient_stats import element_count
 from testbed.compress.selectors.threshold import Threshold
@@ -25,11 +25,6 @@ torch.set_num_threads(1)
 TIED = st.sampled_from([-3.0, -1.0, -0.0, 0.0, 1.0, 2.0, 3.0, LEAST_MAGNITUDE, -1e-40, 3e38])
 FINITE = st.floats(width=32, allow_nan=False, allow_infinity=False)
 vectors = st.lists(TIED, min_size=1, max_size=80) | st.lists(FINITE, min_size=1, max_size=80)
-
-
-def compensated(flat: torch.Tensor) -> AccumulatedGradient:
-    seen = kernels.of(flat).measure(flat)
-    return AccumulatedGradient(flat, seen.sum_abs, seen.max_abs)
 
 
 def indices_of(sent: Sparse) -> list[int]:

@@ -12,9 +12,10 @@ import torch
 from examples_count import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from select_rig import compensated
 
 from testbed.compress import kernels
-from testbed.compress.base import AccumulatedGradient, Sparse
+from testbed.compress.base import Sparse
 from testbed.compress.kernels.torch_ops import Operations
 from testbed.compress.selectors.laplace import Laplace, ThresholdPredictor
 from testbed.compress.selectors.threshold_search import LEAST_MAGNITUDE, ProbeWindow, probe
@@ -23,11 +24,6 @@ from testbed.errors import InputError
 torch.set_num_threads(1)
 SIZE = 120_000
 SHAPES = ["laplace", "normal", "heavy", "layers", "half zeros"]
-
-
-def compensated(flat: torch.Tensor) -> AccumulatedGradient:
-    seen = kernels.of(flat).measure(flat)
-    return AccumulatedGradient(flat, seen.sum_abs, seen.max_abs)
 
 
 def drifting(shape: str, count: int, size: int = SIZE, seed: int = 1) -> Iterator[torch.Tensor]:

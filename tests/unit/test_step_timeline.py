@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bucket_rig import LAYERS, Plan, make_bucket_run
+from command_here import call
 from synthetic_run import Recipe, make_run
 from trace_format import problems
-from typer.testing import CliRunner
 
 from analysis.load import Run, load
 from analysis.timeline import (
@@ -27,7 +28,6 @@ from analysis.timeline import (
     tracks,
 )
 from analysis.trace_events import trace
-from testbed.cli import application
 from testbed.cli.report import bounds
 from testbed.errors import InputError
 
@@ -55,11 +55,7 @@ def plain(out: Path) -> Run:
     return load(make_run(out, Recipe("topk-0.15", 0.15, steps=4)))
 
 
-def command(*arguments: object) -> Any:
-    return CliRunner().invoke(
-        application(),
-        ["timeline", *map(str, arguments)],
-    )
+command = partial(call, "timeline")
 
 
 def test_a_buckets_way_has_no_gap(run: Run) -> None:

@@ -7,14 +7,14 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
+import command_here
 import pytest
 from loopback import own_place, refusing
-from typer.testing import CliRunner, Result
 
-from testbed.cli import application
 from testbed.cli import trace as trace_make
 from testbed.errors import ExperimentError, InputError, MachineError
 from testbed.traces.csv_reader import meaning
@@ -24,8 +24,7 @@ from testbed.traces.readers import READERS, read
 needs_iperf3 = pytest.mark.skipif(shutil.which("iperf3") is None, reason="needs iperf3")
 
 
-def call(*arguments: object) -> Result:
-    return CliRunner().invoke(application(), ["trace", *map(str, arguments)])
+call = partial(command_here.call, "trace")
 
 
 def output(*arguments: object) -> str:

@@ -26,7 +26,7 @@ from testbed.bench.exchange.cases import (
 )
 from testbed.bench.exchange.nodes import BenchProcesses, bench_processes, node_name
 from testbed.bench.links.alternatives import shape
-from testbed.bench.links.lab import OMITTED_S, Lab, Way, flowing, lab
+from testbed.bench.links.lab import OMITTED_S, Lab, flowing, lab
 from testbed.bench.results import (
     ResultCheck,
     Say,
@@ -42,6 +42,7 @@ from testbed.links.network.wiring import NIC
 from testbed.records.manifest import machine_facts
 from testbed.runner.signals import interruptible
 from testbed.scenario.expand import DIRECTIONS
+from testbed.scenario.link_model import Directions
 from testbed.scenario.link_state import LinkDirection
 
 _FIRST_PORT, _PORTS = 20_000, 10_000
@@ -289,7 +290,7 @@ def _iperf3(lab: Lab, cell: ExchangeCell, seconds: int) -> ExchangeSample:
     return ExchangeSample([round_s], cpu_s / (carried / 1e9))
 
 
-def _all(lab: Lab, cell: ExchangeCell, seconds: int, direction: Way) -> float:
+def _all(lab: Lab, cell: ExchangeCell, seconds: int, direction: Directions) -> float:
     """Payload of all flows to or from the server together, bit/s, counted where it arrives."""
     nodes = [node_name(number) for number in cell.numbers[1:]]
     with flowing(lab, nodes, seconds, direction, node_name(SERVER)) as flows:

@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from math import ceil
 from threading import Thread
-from typing import Literal, Self
+from typing import Self
 
 from testbed.bench.results import Setup
 from testbed.errors import ExperimentError, MachineError
@@ -32,6 +32,7 @@ from testbed.links.network.devices import TcpSettings, shape_route
 from testbed.links.network.namespaces import inside
 from testbed.process import environment
 from testbed.runner.signals import machine, shielded
+from testbed.scenario.link_model import Directions
 from testbed.scenario.link_state import FRAME_BYTES, SEGMENT_BYTES
 from testbed.topology import NodePlacement, NodeSpec
 
@@ -133,7 +134,6 @@ def sleep_until(time_ns: int) -> None:
     time.sleep(max(0, time_ns - time.monotonic_ns()) / 1e9)
 
 
-Way = Literal["up", "down", "both"]
 LEAD_S, _LEAD_PER_NODE_S = 1.5, 0.15
 OMITTED_S = 1
 """At the beginning of a flow, what is not counted."""
@@ -146,7 +146,7 @@ stop = time.monotonic() + float(sys.argv[1])
 while time.monotonic() < stop:
     pass
 """
-_WAYS: dict[Way, list[str]] = {"up": [], "down": ["--reverse"], "both": ["--bidir"]}
+_WAYS: dict[Directions, list[str]] = {"up": [], "down": ["--reverse"], "both": ["--bidir"]}
 
 
 def lead_s(nodes: int) -> float:
@@ -159,7 +159,7 @@ class BenchFlow:
     ``seconds`` from ``begin`` on."""
 
     def __init__(
-        self, lab: Lab, node: str, seconds: float, direction: Way, sink: str | None = None
+        self, lab: Lab, node: str, seconds: float, direction: Directions, sink: str | None = None
     ) -> None:
         self._lab, self._node, self._lasting = lab, node, ceil(seconds)
         port = str(_FIRST_PORT + lab.places[node].spec.peer)
@@ -213,7 +213,7 @@ class BenchFlow:
 
 @contextmanager
 def bulk(
-    lab: Lab, nodes: Sequence[str], seconds: float, direction: Way = "up"
+    lab: Lab, nodes: Sequence[str], seconds: float, direction: Directions = "up"
 ) -> Iterator[list[BenchFlow]]:
     """A flow for each of these nodes, for ``seconds`` after ``lead_s``, ended with the ``with``
     block."""
@@ -224,7 +224,7 @@ def bulk(
 
 @contextmanager
 def flowing(
-    lab: Lab, nodes: Sequence[str], seconds: float, direction: Way, sink: str | None = None
+    lab: Lab, nodes: Sequence[str], seconds: float, direction: Directions, sink: str | None = None
 ) -> Iterator[list[BenchFlow]]:
     """A flow for each of these nodes, begun now, ended with the ``with`` block."""
     with ExitStack() as stack:

@@ -22,7 +22,7 @@ from testbed.fabric.sim.tcp_model import FAIR_SHARE, SimFlow, WindowMemory
 from testbed.node import Message
 from testbed.scenario.link_state import FRAME_BYTES, SEGMENT_BYTES, LinkDirection, wire_bytes
 from testbed.transport.endpoint import PATIENCE
-from testbed.transport.frame import HEADER_BYTES
+from testbed.transport.frame import frame_bytes
 
 _PIECES = 2
 """In so many pieces does what may be unsent leave: how finely it is known."""
@@ -391,10 +391,7 @@ class VirtualEndpoint:
         silent = [known[peer] for peer in awaited if peer in known] or known.values()
         return (endpoint.name for endpoint in silent if endpoint is not self)
 
-    def frame_bytes(self, message: Message) -> int:
-        """Header and body."""
-        body = message.body
-        return HEADER_BYTES + (len(body) if isinstance(body, bytes) else memoryview(body).nbytes)
+    frame_bytes = staticmethod(frame_bytes)
 
     def take(self, message: Message, size: int, sent_s: float, first_s: float) -> None:
         """All of ``message`` has come; the node's processor reads one message after the other."""

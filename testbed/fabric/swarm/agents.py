@@ -26,7 +26,7 @@ from testbed.links.agent.client import (
     LinkReport,
     ScheduleFeeder,
 )
-from testbed.links.agent.protocol import InterfaceSeen, LinkSettings, Watched, read
+from testbed.links.agent.protocol import InterfaceSeen, LinkSettings, Place, Watched, read
 from testbed.links.network.namespaces import inside
 from testbed.links.network.wiring import RackPlan, Racks
 from testbed.records.intervals import HostClockOffset
@@ -74,7 +74,6 @@ UNHEARD_MS = 30_000
 _BUFFER = 1 << 20
 OVERLAY = "overlay"
 """In a plan of racks: the namespace of the overlay, whose path the agent of each host knows."""
-Place = tuple[str, Interface, Interface]
 
 
 class HostAgent(AgentClient):

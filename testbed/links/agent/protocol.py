@@ -12,9 +12,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from testbed.errors import ExperimentError, InputError, LinkError, MachineError, WireError
 from testbed.scenario.link_state import LinkChange, LinkDirection, LinkState
+from testbed.topology import Interface
 
 At = Literal["nic", "network"]
 Object = dict[str, Any]
+Place = tuple[str, Interface, Interface]
+"""The address of a device's link layer, the device, and its port at the overlay's bridge."""
 T = TypeVar("T")
 MOST_CHARACTERS = 256 << 20
 """Most characters of a line: hundreds of thousands of connections that were watched."""

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.errors import ExperimentError
-from testbed.links.agent.protocol import Object, read
+from testbed.links.agent.protocol import Object, Place, read
 from testbed.links.agent.server import AgentServer, main
 from testbed.links.network import bridges, devices
 from testbed.links.network.namespaces import inside
@@ -37,8 +37,6 @@ KEEP_ALIVE = {socket.TCP_KEEPIDLE: 5, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCN
 _NETWORK_DIGITS = 10
 _CHUNK = bytes(1 << 18)
 _MOST_ACTION = 64
-Place = tuple[str, Interface, Interface]
-"""The address of a device's link layer, the device, and its port at the overlay's bridge."""
 
 
 class RemoteAgentServer(AgentServer):

@@ -174,7 +174,7 @@ class AgentServer:
         self._replay = None  # not before: who undoes the links meanwhile must wait for its thread
         schedule_threads(None, Replay)
         tracks, segments = replay.tracks.values(), self._shaper.settings.segments
-        return [end_report(track, segments, replay.realtime) for track in tracks]
+        return [end_report(track, segments, replay.sleeper.realtime) for track in tracks]
 
     def do_watch(self, request: Object) -> dict[str, list[InterfaceSeen]]:
         """Follow all connections of some namespaces from now on."""

@@ -35,13 +35,12 @@ class Replay(Thread):
         emit: Callable[[list[Event]], None],
     ) -> None:
         super().__init__(name="replay", daemon=True)
-        self.tracks, self.t0_ns, self.realtime = tracks, t0_ns, False
+        self.tracks, self.t0_ns, self.sleeper = tracks, t0_ns, Sleeper()
         self._emit = emit
         self._inbox: SimpleQueue[tuple[list[PreparedChange], int]] = SimpleQueue()
         self._pending: deque[PreparedChange] = deque()
         self._known_to_ns = t0_ns
         self._stopping = False
-        self._sleeper = Sleeper()
 
     def add_changes(self, changes: Iterable[LinkChange], known_to_s: float | None) -> None:
         """Take more of the history, complete up to ``known_to_s`` (None: all there is)."""
@@ -59,7 +58,7 @@ class Replay(Thread):
 
     def run(self) -> None:
         """The thread's work."""
-        self.realtime = self._sleeper.realtime = become_realtime()
+        self.sleeper.realtime = become_realtime()
         try:
             with undisturbed():
                 self._sleep_until(self.t0_ns)
@@ -194,4 +193,4 @@ class Replay(Thread):
         return self._pending[0].at_ns if self._pending else FOREVER_NS
 
     def _sleep_until(self, time_ns: int) -> None:
-        self._sleeper.sleep(time_ns, self._next_due(), lambda: self._stopping)
+        self.sleeper.sleep(time_ns, self._next_due(), lambda: self._stopping)

@@ -12,10 +12,11 @@ from typing import Any
 from testbed.fidelity.evidence import Evidence, Trip
 from testbed.fidelity.evidence import unattributed_bytes as link_unattributed
 from testbed.fidelity.run_checks import nodes_seen
-from testbed.fidelity.summary import Events, summarise_job
+from testbed.fidelity.summary import summarise_job
 from testbed.records.link_log import LinkLog, LinkTraffic, TrafficRows
 from testbed.records.manifest import THRESHOLDS, Thresholds
 from testbed.records.run_directory import LINKS, SUMMARY, RunDirectory, read_events, read_jsonl
+from testbed.records.stored import Events, Records
 from testbed.runner.judge import (
     link_evidence,
     path_model,
@@ -26,8 +27,6 @@ from testbed.runner.judge import (
 from testbed.runner.trial import TrialOutcome, TrialPlan
 from testbed.scenario.link_state import SEGMENT_HEADER_BYTES
 from testbed.scenario.node_timeline import node_changes
-
-Records = Sequence[Mapping[str, Any]]
 
 IPV6_MORE_BYTES = 20
 """Bytes by which IPv6's header is longer than IPv4's."""
