@@ -414,20 +414,25 @@ open(f"forks-{os.environ['RANK']}", "w").write(str(made))
 """
 
 
+def forked(folder: Path, monkeypatch: pytest.MonkeyPatch, **how: Any) -> tuple[list[int], str]:
+    """How many processes each of two nodes could start that may have 50, and what the command complained of."""
+    monkeypatch.chdir(folder)
+    bounded = SCENARIO.replace("count: 2}", "count: 2, limits: {processes: 50}}")
+    (folder / "scenario.yaml").write_text(bounded)
+    (folder / "job.py").write_text(FORKS)
+    command = Command(folder, "exec", "scenario.yaml", "--", "python", "job.py", **how)
+    code, _, err = command.finish(120.0)
+    accept(command, code)
+    return [int((folder / f"forks-{rank}").read_text()) for rank in range(2)], err
+
+
 @pytest.mark.optional
 def test_a_node_has_only_so_many_processes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         cgroups.find()
     except MachineError as error:
         pytest.skip(f"no control groups: {error}")
-    monkeypatch.chdir(folder)
-    bounded = SCENARIO.replace("count: 2}", "count: 2, limits: {processes: 50}}")
-    (folder / "scenario.yaml").write_text(bounded)
-    (folder / "job.py").write_text(FORKS)
-    command = Command(folder, "exec", "scenario.yaml", "--", "python", "job.py")
-    code, _, err = command.finish(120.0)
-    accept(command, code)
-    made = [int((folder / f"forks-{rank}").read_text()) for rank in range(2)]
+    made, err = forked(folder, monkeypatch)
     assert all(40 <= number < 50 for number in made), (made, err)
 
 
@@ -444,16 +449,7 @@ main()
 def test_roots_nodes_without_control_groups_have_only_so_many_processes_together(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(folder)
-    bounded = SCENARIO.replace("count: 2}", "count: 2, limits: {processes: 50}}")
-    (folder / "scenario.yaml").write_text(bounded)
-    (folder / "job.py").write_text(FORKS)
-    command = Command(
-        folder, "exec", "scenario.yaml", "--", "python", "job.py", program=WITHOUT_GROUPS
-    )
-    code, _, err = command.finish(120.0)
-    accept(command, code)
-    made = [int((folder / f"forks-{rank}").read_text()) for rank in range(2)]
+    made, err = forked(folder, monkeypatch, program=WITHOUT_GROUPS)
     assert 60 <= sum(made) < 100, (made, err)
 
 
