@@ -15,6 +15,7 @@ from analysis import MARGIN
 from analysis.comparison import Compared, ComparedOutcome, compared
 from analysis.load import Run, by_algorithm, lowest_seeds
 from analysis.page_data import MOST_CHANGES, rate_changes, rate_words, watched_end
+from analysis.statistics import as_fast
 from testbed.errors import InputError
 from testbed.fidelity.evidence import LossSeen
 from testbed.fidelity.link_checks import beside_rates
@@ -36,7 +37,6 @@ _FALL = 0.8
 """A rate that falls to less than this share of it has fallen."""
 _STEPS = 3
 """The number of steps whose median k is given."""
-_SAME = 1.05
 _LEAST_SHOWN = 1e-4
 _MOST_SPANS = 5
 _MOST_PARSED = 1 << 16
@@ -219,18 +219,7 @@ def _baseline(own: ComparedOutcome, *, alone: bool) -> str:
 
 
 def _faster(own: ComparedOutcome, baseline: str, *, named: bool = True) -> str:
-    speedup = own.speedup
-    name = f"{own.algorithm} was " if named else ""
-    if speedup.mean is None:
-        return f"{name}not compared with {baseline}: no seed has a run of both that counts"
-    between = (
-        "" if speedup.low is None else f" (95 % interval {speedup.low:.3g} to {speedup.high:.3g})"
-    )
-    if 1 / _SAME < speedup.mean < _SAME:
-        return f"{name}as fast as {baseline}{between}"
-    if speedup.mean < 1:
-        return f"{name}{1 / speedup.mean:.2g} times as slow as {baseline}{between}"
-    return f"{name}{speedup.mean:.2g} times as fast as {baseline}{between}"
+    return (f"{own.algorithm} was " if named else "") + as_fast(own.speedup, baseline)
 
 
 def _cost(own: ComparedOutcome, comparison: Compared) -> str:
@@ -256,7 +245,7 @@ def job_sentences(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:
             continue
         against = ""
         if first and run is not runs[0]:
-            against = f", {first / step_s:.2g} times as fast as {labels[0]}"
+            against = f", {first / step_s:.3g} times as fast as {labels[0]}"
         sentences.append(f"{label}: {step_s:.3g} s a step{against}{doubt}.")
     return sentences
 

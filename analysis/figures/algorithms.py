@@ -115,7 +115,7 @@ def draw_speedup(runs: Sequence[Run]) -> Figure:
     known = [row["speedup_max"] for row in rows if row["speedup"] is not None]
     for index, row in enumerate(rows):
         if row["speedup"] is None:
-            axes.text(0.02, index, "no run of 'none' with as many steps", va="center", fontsize=7)
+            axes.text(0.02, index, "no run to compare with 'none'", va="center", fontsize=7)
             continue
         axes.barh(index, row["speedup"], height=0.62, color=look(index)["color"])
         end = row["speedup"]

@@ -107,6 +107,10 @@ def test_runs_of_other_lengths_are_not_set_against_each_other(runs: list[Run]) -
     entries = [dict(run.summary) for run in runs[:3]]
     entries[2]["steps"] = 3
     assert tables.rows_of(entries)[2]["speedup"] is None
+    for lost in (0, 2):
+        entries = [dict(run.summary) for run in runs]
+        entries[lost]["verdict"] = "invalid"
+        assert tables.rows_of(entries)[2]["speedup"] is None
 
 
 def test_the_table_as_csv_and_on_a_terminal(runs: list[Run], paths: list[Path]) -> None:
