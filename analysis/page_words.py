@@ -317,11 +317,18 @@ def _messages(completion: Mapping[str, Any]) -> str:
         for why, count in completion["not_judged"].items()
         if count
     )
+    used, error = completion["used"], completion["error_ms"]
+    sure = ""
+    if used.get("p99_at_least") is not None and error.get("p99_at_least") is not None:
+        sure = (
+            f" It is {error['p99_at_least']:.1f} ms and {used['p99_at_least']:.0%} at least, with "
+            "95 % confidence; the verdict goes by that."
+        )
     return (
         f"Of {judged} groups of messages (all gradients, or all replies, of a step), 99 % came "
-        f"within {completion['error_ms']['p99']:.1f} ms, and within "
-        f"{completion['used']['p99']:.0%} of the tolerance, of when links of exactly the rates "
-        "asked for would have brought them." + (f" Not judged: {others}." if others else "")
+        f"within {error['p99']:.1f} ms, and within "
+        f"{used['p99']:.0%} of the tolerance, of when links of exactly the rates "
+        f"asked for would have brought them.{sure}" + (f" Not judged: {others}." if others else "")
     )
 
 

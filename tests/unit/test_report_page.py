@@ -612,8 +612,19 @@ def test_what_is_known_of_messages_is_said(groups: list[list[Run]], tmp_path: Pa
     own = Run(tmp_path, run.manifest, run.summary, run.events, run.links)
     (tmp_path / "certificate.json").write_text(json.dumps(certificate))
     said = page_words.trust(own).messages
+    assert "at least" not in said
     assert "Of 118 groups" in said and "within 6.4 ms, and within 32% of the tolerance" in said
     assert said.endswith("Not judged: 21 whose packets a full queue dropped, 1 racks.")
+    bounds = {
+        "used": {"p99": 2.22, "p99_at_least": 1.22},
+        "error_ms": {"p99": 26.6, "p99_at_least": 6.4},
+    }
+    (tmp_path / "certificate.json").write_text(
+        json.dumps({**certificate, "completion": {**completion, **bounds}})
+    )
+    said = page_words.trust(own).messages
+    assert "within 26.6 ms, and within 222% of the tolerance" in said
+    assert "It is 6.4 ms and 122% at least, with 95 % confidence; the verdict goes by" in said
     for none in ({**completion, "judged": 0}, None):
         (tmp_path / "certificate.json").write_text(json.dumps({**certificate, "completion": none}))
         assert page_words.trust(own).messages == ""
@@ -651,6 +662,11 @@ def test_when_the_machine_was_in_doubt_is_said(groups: list[list[Run]]) -> None:
         "4.0 to 4.2 s, 5.0 to 5.2 s and 2 times more."
     )
     assert page_words.disturbances(run) == ""
+    spans = [(0.4, 0.5), (0.3, 0.45), (0.5, 0.6), (0.8, 0.9), (0.7, 1.0)]
+    doubts = [{"kind": "disturbed", "from_s": a, "to_s": b, "ends": []} for a, b in spans]
+    own = Run(run.path, run.manifest, summary, run.events, [*run.links, *doubts])
+    assert own.disturbed() == [(0.3, 0.6), (0.7, 1.0)]
+    assert page_words.disturbances(own).endswith("at 0.3 to 0.6 s, 0.7 to 1.0 s.")
 
 
 def test_one_seed_says_nothing_of_noise(groups: list[list[Run]]) -> None:
