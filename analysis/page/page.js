@@ -112,8 +112,10 @@
         const [right, bottom] = [left + wide, top + 14];
         const crossed = marks.filter(([a, b]) => a > left && a < right && b > top && b < bottom).length;
         const covered = boxes.filter((own) => left < own[1] && right > own[0] && top < own[3] && bottom > own[2]).length;
+        const far = (r) => Math.hypot(Math.max(left - x(r.t), 0, x(r.t) - right), Math.max(top - y(r.v), 0, y(r.v) - bottom));
+        const beside = rows.some((r) => far(r) < far(row) - 1);
         const outside = left < 0 || right > width || top < 0 || bottom > height;
-        return { index, box: [left, right, top, bottom], cost: index + 4 * crossed + 400 * covered + (outside ? 200 : 0) };
+        return { index, box: [left, right, top, bottom], cost: index + 4 * crossed + 400 * covered + (outside ? 200 : 0) + (beside ? 60 : 0) };
       });
       const best = costs.reduce((one, other) => (other.cost < one.cost ? other : one));
       spots.set(row, best.index);
