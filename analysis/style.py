@@ -53,14 +53,13 @@ _LINES: tuple[Any, ...] = (
 _MARKERS = "osD^vPX*"
 _WARNING = "#B00020"
 _DOUBT = "0.4"
-_HATCH: dict[str, Any] = {"hatch": "///////", "edgecolor": "white", "linewidth": 0}
 _HEADROOM = 1.08
 _STRIP = 0.03
 """Height of the strip that marks doubtful times, as a share of the plot's."""
 _STRIPS = 0.06
 """Most of the plot's height for the strips of all algorithms."""
 _CHARACTERS_PER_INCH = 17
-UNRELIABLE = "machine not to be relied upon"
+UNRELIABLE = "strip: machine not to be relied upon"
 _UNDATED: dict[str, dict[str, None]] = {
     "png": {"Software": None},
     "pdf": {"CreationDate": None, "Producer": None, "Creator": None},
@@ -150,16 +149,16 @@ def shade(
     row: int = 0,
     height: float = _STRIP,
 ) -> None:
-    """Mark times in which the machine could not be relied upon to emulate: a thin hatched strip at
-    the axis, so that what is drawn stays clear."""
+    """Mark times in which the machine could not be relied upon to emulate: a thin strip at the
+    axis, so that what is drawn stays clear."""
     bottom, top = row * height, (row + 1) * height
     for from_s, to_s in spans:
-        axes.axvspan(from_s, to_s, bottom, top, facecolor=colour, zorder=5, **_HATCH)
+        axes.axvspan(from_s, to_s, bottom, top, color=colour, linewidth=0.4, zorder=5)
 
 
 def shade_handle() -> Patch:
     """Return the look of ``shade``, for a legend."""
-    return Patch(facecolor=_DOUBT, **_HATCH)
+    return Patch(color=_DOUBT, linewidth=0)
 
 
 def rows_of_bars(axes: Axes, names: Sequence[str]) -> None:
