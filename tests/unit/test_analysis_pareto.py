@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from matplotlib.collections import LineCollection
+from matplotlib.patches import FancyArrowPatch
 from synthetic_run import Recipe, make_run
 
 from analysis.figures import figures_of
@@ -86,6 +87,19 @@ def test_no_accuracy_beyond_0_and_1_is_drawn(runs: list[Run]) -> None:
     bars = [line for line in axes.collections if isinstance(line, LineCollection)]
     ends = [y for bar in bars for path in bar.get_paths() for y in path.vertices[:, 1]]
     assert min(ends) == 0.0 and max(ends) == 1.0
+
+
+def test_a_line_leads_from_a_point_to_a_label_that_is_not_beside_it(runs: list[Run]) -> None:
+    """Two densities that take as long: a label of theirs gives way."""
+    times = {"topk-0.003": 1.0, "topk-0.03": 1.001, "topk-0.3": 1.002}
+    accuracies = {"topk-0.003": 0.6, "topk-0.03": 0.601, "topk-0.3": 0.602}
+    close = [
+        replace(run, summary={**run.summary, "time_s": times[run.algorithm] + run.seed,
+                              "accuracy": accuracies[run.algorithm] - run.seed / 10})
+        for run in runs if run.algorithm in times
+    ]  # fmt: skip
+    (axes,) = pareto.draw(close).axes
+    assert any(isinstance(patch, FancyArrowPatch) for patch in axes.patches)
 
 
 def test_others_have_the_colour_that_they_have_elsewhere(runs: list[Run]) -> None:
