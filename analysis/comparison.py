@@ -70,6 +70,17 @@ class Compared:
         """The highest that all algorithms have."""
         return highest({outcome.algorithm: outcome.targets for outcome in self.algorithms})
 
+    def loses(self, own: ComparedOutcome) -> bool:
+        """Return whether its accuracy is inferior; where that is not decided, by the mean."""
+        if own.inferiority != "not decided":
+            return own.inferiority == "inferior"
+        differences = [
+            pair.difference.mean or 0.0
+            for pair in self.paired
+            if (pair.algorithm, pair.measure) == (own.algorithm, "accuracy")
+        ]
+        return any(difference < -self.margin for difference in differences)
+
     def to_json(self) -> dict[str, Any]:
         """As ``--json`` prints it."""
         return {

@@ -39,6 +39,8 @@ _WORKERS = 4
 _DIGITS = 4
 _VARIES = 1e-9
 _SHORT_S = 1e-6
+_FALL = 0.8
+"""A rate that falls to less than this share of it has fallen."""
 
 Column = list[float | None]
 Points = list[Column]
@@ -136,6 +138,19 @@ def _rate_before(
     if edges[0] - start < _SHORT_S:  # too short to tell
         return changes[0][1]
     return max(0.0, (mean * (stop - start) - later) / (edges[0] - start))
+
+
+def falls_and_rises(
+    changes: Sequence[tuple[float, float]],
+) -> list[tuple[float, float, float, bool]]:
+    """When, until when, to what rate, and whether it fell: of changes that are large."""
+    turns = []
+    for index in range(1, len(changes)):
+        (_, before), (time_s, rate) = changes[index - 1], changes[index]
+        until_s = changes[index + 1][0] if index + 1 < len(changes) else float("inf")
+        if rate < _FALL * before or before < _FALL * rate:
+            turns.append((time_s, until_s, rate, rate < before))
+    return turns
 
 
 STRETCH_HEADINGS = ("From", "Rate", "Algorithm", "Steps", "Time of a step", "Delay", "k")

@@ -14,7 +14,14 @@ from typing import Any, Literal, NamedTuple
 from analysis import MARGIN
 from analysis.comparison import Compared, ComparedOutcome, compared
 from analysis.load import Run, by_algorithm, lowest_seeds
-from analysis.page_data import MOST_CHANGES, rate_changes, rate_words, watched_end
+from analysis.page_data import (
+    MOST_CHANGES,
+    falls_and_rises,
+    rate_changes,
+    rate_words,
+    watched_end,
+)
+from analysis.statistics import as_fast
 from testbed.errors import InputError
 from testbed.fidelity.evidence import LossSeen
 from testbed.fidelity.link_checks import beside_rates
@@ -32,11 +39,8 @@ VERDICTS = {
     "invalid": "Some measure is further off, or the run did not end: do not use its numbers.",
 }
 """Meaning of each verdict."""
-_FALL = 0.8
-"""A rate that falls to less than this share of it has fallen."""
 _STEPS = 3
 """The number of steps whose median k is given."""
-_SAME = 1.05
 _LEAST_SHOWN = 1e-4
 _MOST_SPANS = 5
 _MOST_PARSED = 1 << 16
@@ -126,10 +130,13 @@ def headline(comparison: Compared) -> str:
             return f"{whole}."
         reasons = [str(reason) for run in comparison.runs for reason in run["reasons"]][:1]
         return f"{whole}, and none counts: {' '.join(reasons) or 'invalid'}."
-    best = max(others, key=lambda own: own.speedup.mean or 0.0)
-    if (best.speedup.mean or 0.0) < 1:
+    if not (faster := [own for own in others if (own.speedup.mean or 0.0) >= 1]):
         return f"No algorithm was faster than {comparison.baseline}."
-    return f"{_faster(best, comparison.baseline)}{_cost(best, comparison)}."
+    alike = [own for own in faster if not comparison.loses(own)]
+    best = max(alike or faster, key=lambda own: own.speedup.mean or 0.0)
+    lost = f"Every faster algorithm lost more than {comparison.margin:g} of accuracy: "
+    said = f"{_faster(best, comparison.baseline)}{_cost(best, comparison)}."
+    return said if alike else lost + said
 
 
 def algorithm_sentences(runs: Sequence[Run], comparison: Compared) -> list[str]:
@@ -155,7 +162,7 @@ def density_sentence(run: Run, end: tuple[str, str]) -> str:
     if high <= low * (1 + 1e-9):
         return "it sent everything" if low == 1 else f"k stayed at {low:.2g}"
     changes = rate_changes(run, *end)
-    turns = _falls_and_rises(changes) if len(changes) <= MOST_CHANGES else []
+    turns = falls_and_rises(changes) if len(changes) <= MOST_CHANGES else []
     known: list[_Turn] = []
     for time_s, until_s, rate, fell in turns:
         before = [k for t, k in zip(times, densities, strict=True) if t <= time_s][-_STEPS:]
@@ -181,33 +188,19 @@ class _Turn(NamedTuple):
 
 def _turns_sentence(turns: Sequence[_Turn]) -> str:
     events = [
-        f"the link {'fell' if turn.fell else 'rose'} to {rate_words(turn.rate)} "
-        f"at {turn.time_s:.1f} s"
+        f"{'fell' if turn.fell else 'rose'} to {rate_words(turn.rate)} at {turn.time_s:.1f} s"
         for turn in turns
     ]
     steps = [turn.after - turn.before for turn in turns]
     if len({turn.fell for turn in turns}) > 1 and min(steps) * max(steps) > 0:
         return (
-            f"k went from {turns[0].before:.2g} to {turns[-1].after:.2g}, one way throughout, "
-            f"while {' and '.join(events)}"
+            f"k {'fell' if steps[0] < 0 else 'rose'} from {turns[0].before:.2g} to "
+            f"{turns[-1].after:.2g} and did not follow the link, which {' and '.join(events)}"
         )
     return "k went " + ", and ".join(
-        f"from {turn.before:.2g} to {turn.after:.2g} when {event}"
+        f"from {turn.before:.2g} to {turn.after:.2g} when the link {event}"
         for turn, event in zip(turns, events, strict=True)
     )
-
-
-def _falls_and_rises(
-    changes: Sequence[tuple[float, float]],
-) -> list[tuple[float, float, float, bool]]:
-    """When, until when, to what rate, and whether it fell: of changes that are large."""
-    turns = []
-    for index in range(1, len(changes)):
-        (_, before), (time_s, rate) = changes[index - 1], changes[index]
-        until_s = changes[index + 1][0] if index + 1 < len(changes) else float("inf")
-        if rate < _FALL * before or before < _FALL * rate:
-            turns.append((time_s, until_s, rate, rate < before))
-    return turns
 
 
 def _baseline(own: ComparedOutcome, *, alone: bool) -> str:
@@ -219,18 +212,7 @@ def _baseline(own: ComparedOutcome, *, alone: bool) -> str:
 
 
 def _faster(own: ComparedOutcome, baseline: str, *, named: bool = True) -> str:
-    speedup = own.speedup
-    name = f"{own.algorithm} was " if named else ""
-    if speedup.mean is None:
-        return f"{name}not compared with {baseline}: no seed has a run of both that counts"
-    between = (
-        "" if speedup.low is None else f" (95 % interval {speedup.low:.3g} to {speedup.high:.3g})"
-    )
-    if 1 / _SAME < speedup.mean < _SAME:
-        return f"{name}as fast as {baseline}{between}"
-    if speedup.mean < 1:
-        return f"{name}{1 / speedup.mean:.2g} times as slow as {baseline}{between}"
-    return f"{name}{speedup.mean:.2g} times as fast as {baseline}{between}"
+    return (f"{own.algorithm} was " if named else "") + as_fast(own.speedup, baseline)
 
 
 def _cost(own: ComparedOutcome, comparison: Compared) -> str:
@@ -256,7 +238,7 @@ def job_sentences(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:
             continue
         against = ""
         if first and run is not runs[0]:
-            against = f", {first / step_s:.2g} times as fast as {labels[0]}"
+            against = f", {first / step_s:.3g} times as fast as {labels[0]}"
         sentences.append(f"{label}: {step_s:.3g} s a step{against}{doubt}.")
     return sentences
 
@@ -328,11 +310,18 @@ def _messages(completion: Mapping[str, Any]) -> str:
         for why, count in completion["not_judged"].items()
         if count
     )
+    used, error = completion["used"], completion["error_ms"]
+    sure = ""
+    if used.get("p99_at_least") is not None and error.get("p99_at_least") is not None:
+        sure = (
+            f" It is {error['p99_at_least']:.1f} ms and {used['p99_at_least']:.0%} at least, with "
+            "95 % confidence; the verdict goes by that."
+        )
     return (
         f"Of {judged} groups of messages (all gradients, or all replies, of a step), 99 % came "
-        f"within {completion['error_ms']['p99']:.1f} ms, and within "
-        f"{completion['used']['p99']:.0%} of the tolerance, of when links of exactly the rates "
-        "asked for would have brought them." + (f" Not judged: {others}." if others else "")
+        f"within {error['p99']:.1f} ms, and within "
+        f"{used['p99']:.0%} of the tolerance, of when links of exactly the rates "
+        f"asked for would have brought them.{sure}" + (f" Not judged: {others}." if others else "")
     )
 
 

@@ -43,6 +43,8 @@ class Interval:
 
 
 ONE = Interval(1.0, 1.0, 1.0)
+_SAME = 1.05
+"""Speeds within this factor are called alike."""
 
 
 def interval(values: Sequence[float | None]) -> Interval:
@@ -101,8 +103,11 @@ class Paired:
 
     @property
     def differs(self) -> bool:
-        """Return whether zero difference lies outside the interval."""
-        return self.difference.leaves_out(0.0)
+        """Return whether no difference lies outside the interval: of the speed-up, where there is
+        one, so that sentence and speed-up agree."""
+        if self.speedup is None or self.speedup.mean is None:
+            return self.difference.leaves_out(0.0)
+        return self.speedup.leaves_out(1.0)
 
     def sentence(self) -> str:
         """The comparison in words."""
@@ -112,6 +117,8 @@ class Paired:
         if self.difference.high is None:
             return f"{about}{share}{self._ratio()}, one pair: no interval"
         kind = "" if self.differs else "; the interval includes no difference"
+        if self.differs != self.difference.leaves_out(0.0):
+            kind = f"; by the speed-up they {'differ' if self.differs else 'may be alike'}"
         half = self.difference.high - mean
         return f"{about} ± {half:.2g}{share}{self._ratio()}, {self.pairs} pairs{kind}"
 
@@ -187,6 +194,22 @@ def times(speedup: Interval) -> str:
     if speedup.low is None or speedup.high is None:
         return f"{speedup.mean:.3g}×"
     return f"{speedup.mean:.3g}× [{speedup.low:.3g}, {speedup.high:.3g}]"
+
+
+def as_fast(speedup: Interval, baseline: str) -> str:
+    """Say how fast it is against ``baseline``, with as many digits of the mean as of its ends."""
+    if speedup.mean is None:
+        return f"not compared with {baseline}: no seed has a run of both that counts"
+    mean, low, high = speedup.mean, speedup.low, speedup.high
+    slow = mean < 1 / _SAME
+    if slow and low is not None and high is not None:
+        mean, low, high = 1 / mean, 1 / high, 1 / low
+    elif slow:
+        mean = 1 / mean
+    between = "" if low is None else f" (95 % interval {low:.3g} to {high:.3g})"
+    if 1 / _SAME < mean < _SAME:
+        return f"as fast as {baseline}{between}"
+    return f"{mean:.3g} times as {'slow' if slow else 'fast'} as {baseline}{between}"
 
 
 def _pair_entries(entries: Sequence[Entry], name: str, against: str, measure: str) -> Paired | None:

@@ -20,7 +20,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from analysis.load import Run
+from analysis.load import Run, merged
 from analysis.tables import to_csv
 from testbed.errors import InputError
 from testbed.records.run_directory import write_atomically, write_data_atomically
@@ -52,11 +52,14 @@ _LINES: tuple[Any, ...] = (
 )
 _MARKERS = "osD^vPX*"
 _WARNING = "#B00020"
-_DOUBT = "#D55E00"
+_DOUBT = "0.4"
+_HEADROOM = 1.08
 _STRIP = 0.03
 """Height of the strip that marks doubtful times, as a share of the plot's."""
+_STRIPS = 0.06
+"""Most of the plot's height for the strips of all algorithms."""
 _CHARACTERS_PER_INCH = 17
-UNRELIABLE = "machine not to be relied upon"
+UNRELIABLE = "strip: machine not to be relied upon"
 _UNDATED: dict[str, dict[str, None]] = {
     "png": {"Software": None},
     "pdf": {"CreationDate": None, "Producer": None, "Creator": None},
@@ -139,11 +142,18 @@ def banner(figure: Figure, runs: Sequence[Run]) -> None:
         figure.supxlabel(text, color=_WARNING, fontsize=7, fontweight="bold")
 
 
-def shade(axes: Axes, spans: Iterable[tuple[float, float]]) -> None:
+def shade(
+    axes: Axes,
+    spans: Iterable[tuple[float, float]],
+    colour: str = _DOUBT,
+    row: int = 0,
+    height: float = _STRIP,
+) -> None:
     """Mark times in which the machine could not be relied upon to emulate: a thin strip at the
     axis, so that what is drawn stays clear."""
+    bottom, top = row * height, (row + 1) * height
     for from_s, to_s in spans:
-        axes.axvspan(from_s, to_s, ymax=_STRIP, color=_DOUBT, linewidth=0, zorder=5)
+        axes.axvspan(from_s, to_s, bottom, top, color=colour, linewidth=0.4, zorder=5)
 
 
 def shade_handle() -> Patch:
@@ -220,14 +230,30 @@ def grouped_bars(
 
 
 def shade_unreliable(
-    panels: Iterable[Axes], runs: Iterable[Run], handles: list[Any], labels: list[str]
+    panels: Iterable[Axes],
+    runs: Sequence[Run],
+    names: Sequence[str],
+    handles: list[Any],
+    labels: list[str],
 ) -> None:
-    """Mark the times in which a machine could not be relied upon, and say so in the legend."""
-    if spans := [span for run in runs for span in run.disturbed()]:
-        for axes in panels:
-            shade(axes, spans)
-        handles.append(shade_handle())
-        labels.append(UNRELIABLE)
+    """Mark the times in which a machine could not be relied upon, each of ``names`` (of the runs)
+    in a row and colour of its own, and say so in the legend."""
+    spans: dict[int, list[tuple[float, float]]] = {}
+    order = list(dict.fromkeys(names))
+    for run, name in zip(runs, names, strict=True):
+        if disturbed := run.disturbed():
+            spans.setdefault(order.index(name), []).extend(disturbed)
+    if not spans:
+        return
+    height = min(_STRIP, _STRIPS / len(spans))
+    for axes in panels:
+        if axes.get_yscale() == "log":  # what is drawn is above the strips
+            low, high = axes.get_ylim()
+            axes.set_ylim(low * (low / high) ** (height * len(spans)), high)
+        for row, index in enumerate(sorted(spans)):
+            shade(axes, merged(sorted(spans[index])), look(index)["color"], row, height)
+    handles.append(shade_handle())
+    labels.append(UNRELIABLE)
 
 
 def scale(axes: Axes, values: Iterable[float], span: float) -> None:
@@ -237,7 +263,7 @@ def scale(axes: Axes, values: Iterable[float], span: float) -> None:
     if known and max(known) > span * min(known):
         axes.set_yscale("log")
     else:
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, _HEADROOM * max(known) if known else None)
 
 
 def save(

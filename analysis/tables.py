@@ -54,7 +54,7 @@ HEADINGS = (
 )
 EXPLAINED = (
     "Up, Down: bytes of messages that all workers sent and received over the whole run. "
-    "Speed-up: against none with the same seed. "
+    "Speed-up: against none with the same seed; of invalid runs none. "
     "Mean k: the share of the gradient that was to be sent; Sent: the share that was. "
     "Passes: how often a selector went over all elements, a step."
 )
@@ -71,7 +71,7 @@ def rows_of(entries: Sequence[Mapping[str, Any]]) -> list[Row]:
     """A row per entry of a run. ``speedup``: time of ``none`` with the same seed over its own; or
     None.
 
-    Only runs of equally many steps are set against each other.
+    Only runs that count, of equally many steps, are set against each other.
     """
     dense = {entry["seed"]: entry for entry in entries if entry["algorithm"] == "none"}
     return [
@@ -152,6 +152,8 @@ def megabytes(amount: int) -> str:
 
 def _speedup(dense: Mapping[str, Any] | None, entry: Mapping[str, Any]) -> float | None:
     if dense is None or not entry["time_s"] or dense["steps"] != entry["steps"]:
+        return None
+    if "invalid" in (dense["verdict"], entry["verdict"]):
         return None
     return float(dense["time_s"] / entry["time_s"])
 

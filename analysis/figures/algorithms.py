@@ -84,7 +84,7 @@ def draw_accuracy(runs: Sequence[Run]) -> Figure:
     axes.set(xlabel="Model time (s)", ylabel="Test accuracy", ylim=(0, 1.02))
     axes.set_xlim(left=0)
     labels = [*names]
-    shade_unreliable([axes], runs, handles, labels)
+    shade_unreliable([axes], runs, [run.algorithm for run in runs], handles, labels)
     return finished(figure, "Test accuracy over time", handles, labels, runs=runs)
 
 
@@ -115,7 +115,7 @@ def draw_speedup(runs: Sequence[Run]) -> Figure:
     known = [row["speedup_max"] for row in rows if row["speedup"] is not None]
     for index, row in enumerate(rows):
         if row["speedup"] is None:
-            axes.text(0.02, index, "no run of 'none' with as many steps", va="center", fontsize=7)
+            axes.text(0.02, index, "no run to compare with 'none'", va="center", fontsize=7)
             continue
         axes.barh(index, row["speedup"], height=0.62, color=look(index)["color"])
         end = row["speedup"]
@@ -175,6 +175,8 @@ _LEGEND_ROWS, _LEGEND_IN = 8, 0.1
 """Algorithms beside the fixed densities for which the legend has room, and inches for each one
 more."""
 _FIXED = "0.25"
+_BEYOND = 0.03
+"""How much of the axis lies beyond an accuracy of 0 and 1."""
 _PASSES, _POINTS = 200, 200
 """Passes in which labels are moved, and points of the front that they keep away from."""
 _OPEN: dict[str, Any] = {
@@ -222,11 +224,15 @@ def draw_pareto(runs: Sequence[Run]) -> Figure:
     axes = figure.add_subplot()
     handles: list[Any] = [_draw_front(axes, rows)]
     labels = ["Pareto front of fixed k"]
-    for index, row in enumerate(others):
-        handles.append(_cross(axes, row, {**look(index), **_OPEN}))
+    names = list(by_algorithm(runs))
+    for row in others:
+        own = look(names.index(row["algorithm"]))
+        handles.append(_cross(axes, row, {**own, **_OPEN}))
         labels.append(row["algorithm"])
     axes.set(xlabel="Model time (s)", ylabel="Final test accuracy")
     _scale_times(axes, rows)
+    low, high = axes.get_ylim()
+    axes.set_ylim(max(low, -_BEYOND), min(high, 1 + _BEYOND))
     heading(figure, "Accuracy against time", handles, labels)
     banner(figure, runs)
     _label_points(axes, rows)
@@ -247,7 +253,8 @@ def _label_points(axes: Axes, rows: Rows) -> None:
     covered = [*zip(along, np.interp(along, times, accuracies), strict=True)]
     for row in rows:
         low, high = (row[f"accuracy_{end}"] or row["accuracy"] for end in ("low", "high"))
-        covered += [(row["time_s"], accuracy) for accuracy in np.linspace(low, high, 9)]
+        ends = max(0.0, low), min(1.0, high)
+        covered += [(row["time_s"], accuracy) for accuracy in np.linspace(*ends, 9)]
     x, y = zip(*(text.get_position() for text in texts), strict=True)
     adjust_text(
         texts,
@@ -257,6 +264,8 @@ def _label_points(axes: Axes, rows: Rows) -> None:
         ax=axes,
         expand=(1.3, 1.6),
         iter_lim=_PASSES,
+        min_arrow_len=4,
+        arrowprops={"arrowstyle": "-", "color": _FIXED, "linewidth": 0.4},
     )
 
 
@@ -303,10 +312,13 @@ def _draw_front(axes: Axes, rows: Rows) -> Any:
 
 
 def _cross(axes: Axes, row: dict[str, Any], style: dict[str, Any]) -> Any:
-    """A marker and its intervals; returns the marker."""
+    """A marker and its intervals, as far as there are such values; returns the marker."""
     reach: dict[str, Any] = {
-        error: [[row[key] - row[f"{key}_low"]], [row[f"{key}_high"] - row[key]]]
-        for error, key in (("xerr", "time_s"), ("yerr", "accuracy"))
+        error: [
+            [row[key] - max(least, row[f"{key}_low"])],
+            [min(most, row[f"{key}_high"]) - row[key]],
+        ]
+        for error, key, least, most in (("xerr", "time_s", 0, np.inf), ("yerr", "accuracy", 0, 1))
         if row[f"{key}_high"] is not None
     }
     at = row["time_s"], row["accuracy"]

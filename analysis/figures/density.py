@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from analysis.load import Run, lowest_seeds
+from analysis.load import Run, by_algorithm, lowest_seeds
 from analysis.style import PAGE_IN, Rows, finished, look, new_figure, scale
 from testbed.compress.gradient_stats import element_count
 from testbed.records.stored import by_number
@@ -43,9 +43,9 @@ def draw(runs: Sequence[Run]) -> Figure:
     figure = new_figure(PAGE_IN, 4.6)
     panels = figure.subplots(3, 1, sharex=True)
     rows, handles, labels = data(runs), [], []
-    names = list(dict.fromkeys(str(row["algorithm"]) for row in rows))
-    for index, name in enumerate(names):
-        mine = [row for row in rows if row["algorithm"] == name]
+    for index, name in enumerate(by_algorithm(runs)):
+        if not (mine := [row for row in rows if row["algorithm"] == name]):
+            continue
         handles += _draw_one(panels, mine, {**look(index), "marker": "", "linewidth": 1.0})
         labels.append(f"{name} ({_within(mine)})")
     panels[1].axhspan(1 - TOLERANCE, 1 + TOLERANCE, zorder=0, **_BAND)
@@ -54,10 +54,10 @@ def draw(runs: Sequence[Run]) -> Figure:
     panels[0].set(ylabel="Density k")
     panels[1].set(ylabel="Sent ÷ asked")
     panels[2].set(ylabel="Passes over\nthe vector", xlabel="Step")
-    panels[2].set_ylim(bottom=0)
     for axes in panels:
         axes.margins(x=0)
     scale(panels[0], [row["achieved"] for row in rows], _LOG_SPAN)
+    scale(panels[2], [row["passes"] for row in rows], np.inf)
     _frame(panels[1], rows)
     figure.align_ylabels(list(panels))
     return finished(

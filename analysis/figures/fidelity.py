@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ MOST_ENDS = 6
 _RATE_IN, _ERROR_IN, _LATE_IN, _REST_IN = 1.05, 0.6, 1.35, 0.75
 _LEAST_MS, _ERROR_SHOWN, _MARKED = 1e-2, 0.03, 20
 _ASKED, _DELIVERED, _IDLE = "0.15", "#0072B2", "0.75"
+_PALE = "not backlogged throughout"
 
 
 def data(runs: Sequence[Run]) -> Rows:
@@ -56,6 +57,7 @@ def draw(runs: Sequence[Run]) -> Figure:
     figure = new_figure(PAGE_IN, _REST_IN + (sum(heights) or _RATE_IN) + _LATE_IN)
     grid = figure.add_gridspec(len(panels) + 1, 1, height_ratios=[*heights, _LATE_IN])
     handles: list[Any] = []
+    labels: list[str] = []
     first: Axes | None = None
     for index, (end, height) in enumerate(panels):
         axes = figure.add_subplot(grid[index], sharex=first)
@@ -63,6 +65,7 @@ def draw(runs: Sequence[Run]) -> Figure:
         mine = [row for row in rows if (row["link"], row["direction"]) == (end.link, end.direction)]
         if height == _RATE_IN:
             handles = _draw_rates(axes, end, mine)
+            labels = ["asked", "delivered per 100 ms", "per 1 s"]
         else:
             _draw_errors(axes, mine)
         axes.tick_params(labelbottom=index == len(panels) - 1)
@@ -72,7 +75,12 @@ def draw(runs: Sequence[Run]) -> Figure:
         first.set_xlim(0, max(float(end.samples.stop[-1]) for end in chosen))
     _draw_lateness(figure.add_subplot(grid[-1]), chosen, rows)
     figure.align_ylabels(figure.axes)
-    _title(figure, run, len(ends(run)) - len(chosen), handles)
+    errors = [(row["link"], row["direction"]) for row in rows if _is_pale(row)]
+    if any((end.link, end.direction) in errors and len(_heights(end)) > 1 for end in chosen):
+        handles, labels = [*handles, Patch(color=_IDLE, linewidth=0)], [*labels, _PALE]
+    if any(run.disturbed(end.name) for end in chosen):
+        handles, labels = [*handles, shade_handle()], [*labels, UNRELIABLE]
+    _title(figure, run, len(ends(run)) - len(chosen), handles, labels)
     banner(figure, [run])
     return figure
 
@@ -183,15 +191,14 @@ def _series(rows: Rows, quantity: str) -> tuple[list[float], list[float], list[b
     return [r["time_s"] for r in mine], [r["value"] for r in mine], [r["busy"] for r in mine]
 
 
-def _title(figure: Figure, run: Run, left_out: int, drawn: Sequence[Any]) -> None:
+def _is_pale(row: Mapping[str, Any]) -> bool:
+    """Return whether it is an error of a second in which something was not always to be sent."""
+    return row["quantity"] == "error_1s" and not row["busy"] and abs(row["value"]) > 0
+
+
+def _title(
+    figure: Figure, run: Run, left_out: int, handles: Sequence[Any], labels: Sequence[str]
+) -> None:
     what = run.algorithm if run.algorithm == "replay" else f"{run.algorithm} s{run.seed}"
     more = f" ({left_out} more directions were less busy)" if left_out else ""
-    handles = [*drawn, Patch(color=_IDLE, linewidth=0), shade_handle()] if drawn else []
-    labels = [
-        "asked",
-        "delivered per 100 ms",
-        "per 1 s",
-        "not backlogged throughout",
-        UNRELIABLE,
-    ]
-    heading(figure, f"Links of {what}: asked and delivered{more}", handles, labels if drawn else ())
+    heading(figure, f"Links of {what}: asked and delivered{more}", handles, labels)

@@ -71,7 +71,7 @@ def draw_steps(runs: Sequence[Run]) -> Figure:
     panels[2].set(ylabel="Rate (Mbit/s)", xlabel="Model time (s)", ylim=(0, None))
     panels[2].set_xlim(0, max(row["to_s"] for row in rows))
     panels[2].set_title(_RATES, loc="left", fontsize=6.5)
-    shade_unreliable(panels[2:], runs, handles, labels)
+    shade_unreliable(panels[2:], runs, names, handles, labels)
     figure.align_ylabels(panels)
     return finished(figure, "Step time and rate of the links", handles, labels, runs=runs)
 

@@ -74,7 +74,7 @@ def draw(runs: Sequence[Run]) -> Figure:
         scale(axes, [row["value"] for row in rows if row["quantity"] == quantity], _LOG_SPAN)
     figure.align_ylabels(list(panels))
     labels = ["asked", *names]
-    shade_unreliable(panels, chosen, handles, labels)
+    shade_unreliable(panels, chosen, names, handles, labels)
     return finished(
         figure, "Link rate, density and communication delay", handles, labels, runs=chosen
     )

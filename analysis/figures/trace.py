@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.load import Array
+from analysis.load import Array, merged
 from analysis.style import PAGE_IN, heading, look, narrows_style, new_figure, write
 from testbed.traces.rate_trace import RateTrace, TraceSummary, summary
 
@@ -82,7 +82,8 @@ def _over_time(axes: Axes, edges: Array, rates: Array) -> None:
         )
     dead = rates == 0
     if dead.any():
-        pieces = list(zip(edges[:-1][dead], np.diff(edges)[dead], strict=True))
+        spans = merged(zip(edges[:-1][dead], edges[1:][dead], strict=True))
+        pieces = [(start, stop - start) for start, stop in spans]
         height = 1.0 if len(pieces) <= _MOST_OUTAGES else 0.03
         axes.broken_barh(
             pieces,

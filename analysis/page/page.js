@@ -8,10 +8,6 @@
   const root = document.documentElement;
   const COLOURS = 8;
   const DASHES = [[1, 0], [7, 3], [2, 2], [7, 2, 2, 2], [11, 3], [4, 2, 1, 2, 1, 2]];
-  const ACTIVITIES = {
-    compute: 6, forward: 6, backward: 0, stall: 7, compress: 4, queue: 7, send: 5, wait: 0, receive: 2,
-    gather: 4, aggregate: 6, reply: 5, held: 3, decompress: 1, apply: 3,
-  };
   const PANEL = 150;
   const FIT = { type: 'fit-x', contains: 'padding' };
   const drawn = [];
@@ -19,6 +15,13 @@
   /* Charts name the style's colours, so that these follow the scheme, and print, without drawing anew. */
   const variable = (name) => `var(${name})`;
   const colour = (index) => variable(`--a${index % COLOURS}`);
+  const pale = (name) => `color-mix(in srgb, var(${name}) 45%, var(--bg))`;
+  /* A server's activities are pale, so that no two of a chart are alike. */
+  const ACTIVITIES = {
+    compute: variable('--busy'), forward: variable('--busy'), backward: colour(0), stall: pale('--a3'), compress: colour(4), queue: colour(7),
+    send: colour(5), wait: variable('--line'), receive: colour(2), gather: pale('--a4'), aggregate: pale('--busy'), reply: pale('--a5'),
+    held: colour(6), decompress: colour(1), apply: colour(3),
+  };
   /** The line of an algorithm with its dashes, as a background. */
   const sample = (index) => {
     const stops = [];
@@ -89,17 +92,36 @@
     const [low, high] = [Math.min(...known), Math.max(...known)], margin = (high - low || Math.abs(high) || 1) * 0.12;
     return [low - margin, high + margin];
   };
-  /** Each result with a side for its label, above or below: neighbours' apart, and off the front's line. */
-  const apart = (rows) => {
-    const sides = new Map(), last = Math.max(...rows.filter((r) => r.front).map((r) => r.t));
-    const span = (key) => { const [low, high] = around(rows.map((r) => r[key])); return high - low; };
-    const [wide, tall] = [span('t'), span('v')];
+  const shares = ([low, high]) => [Math.max(0, low), Math.min(1, high)];
+  /** Where a label may stand beside its point: pixels to the right and down, and its alignment. */
+  const SPOTS = [-13, 15, -27, 29, -41, 43].flatMap((dy) => [[0, dy, 'center'], [9, dy, 'left'], [-9, dy, 'right']]);
+  SPOTS.splice(2, 0, [11, 0, 'left'], [-11, 0, 'right']);
+  /** Each result with the spot of its label: off the others' labels, all points, their intervals and the front's line. */
+  const apart = (rows, times, values, width, height) => {
+    const x = (t) => width * (t - times[0]) / (times[1] - times[0]), y = (v) => height * (values[1] - v) / (values[1] - values[0]);
+    const front = rows.filter((r) => r.front).sort((one, other) => one.t - other.t), spots = new Map(), boxes = [];
+    const between = (a, b, n) => [...Array(n + 1)].map((_, i) => a + (b - a) * i / n);
+    const marks = rows.flatMap((r) => [
+      ...between(-6, 6, 12).map((d) => [x(r.t) + d, y(r.v)]), ...between(-6, 6, 6).map((d) => [x(r.t), y(r.v) + d]),
+      ...between(y(r.accuracy_low ?? r.v), y(r.accuracy_high ?? r.v), 40).map((at) => [x(r.t), at]),
+    ]);
+    front.slice(1).forEach((r, i) => marks.push(...between(0, 1, 60).map((s) => [x(front[i].t) * (1 - s) + x(r.t) * s, y(front[i].v) * (1 - s) + y(r.v) * s])));
     for (const row of [...rows].sort((one, other) => one.t - other.t)) {
-      const free = (dy) => ![...sides].some(([r, own]) => own === dy && Math.abs(r.t - row.t) < wide * 0.3 && Math.abs(r.v - row.v) < tall * 0.1);
-      const first = row.front && row.t < last ? 15 : -13;
-      sides.set(row, free(first) ? first : 2 - first);
+      const wide = Math.min(140, 6.6 * row.a.length), costs = SPOTS.map(([dx, dy, align], index) => {
+        const left = x(row.t) + dx - { center: wide / 2, left: 0, right: wide }[align], top = y(row.v) + dy - 7;
+        const [right, bottom] = [left + wide, top + 14];
+        const crossed = marks.filter(([a, b]) => a > left && a < right && b > top && b < bottom).length;
+        const covered = boxes.filter((own) => left < own[1] && right > own[0] && top < own[3] && bottom > own[2]).length;
+        const far = (r) => Math.hypot(Math.max(left - x(r.t), 0, x(r.t) - right), Math.max(top - y(r.v), 0, y(r.v) - bottom));
+        const beside = rows.some((r) => far(r) < far(row) - 1);
+        const outside = left < 0 || right > width || top < 0 || bottom > height;
+        return { index, box: [left, right, top, bottom], cost: index + 4 * crossed + 400 * covered + (outside ? 200 : 0) + (beside ? 60 : 0) };
+      });
+      const best = costs.reduce((one, other) => (other.cost < one.cost ? other : one));
+      spots.set(row, best.index);
+      boxes.push(best.box);
     }
-    return rows.map((row) => ({ ...row, dy: sides.get(row) }));
+    return rows.map((row) => ({ ...row, spot: spots.get(row) }));
   };
   const upTo = (values) => ({ domain: [0, Math.max(0, ...values) * 1.04 || 1], nice: false });
   const yScale = (rows, full) => {
@@ -188,7 +210,8 @@
     chosen(row) { return this.shown.has(row.a) && (this.seed === null || row.s === undefined || row.s === this.seed); }
 
     refresh() {
-      for (const { view, rows } of [...this.panels, ...this.views]) {
+      for (const { view, rows, strips } of [...this.panels, ...this.views]) {
+        if (strips) view.data('strips', strips.filter((row) => this.chosen(row)));
         view.data('rows', rows.filter((row) => row.a === undefined || this.chosen(row))).runAsync();
       }
     }
@@ -254,6 +277,7 @@
       chart.setAttribute('role', 'group');
       chart.setAttribute('aria-label', `${title}. Arrow keys move the line, + and − zoom.`);
       const { color, dash } = scaleOf(this.data.algorithms);
+      const doubtful = this.data.algorithms.filter((own) => strips.some((row) => row.a === own)), thick = doubtful.length > 1 ? 4 : 6;
       const detail = { field: 'r', type: 'nominal' };
       const value = { field: 'v', type: 'quantitative', title: y, scale, axis: { minExtent: 44, tickCount: 5, format: '.3~r' } };
       const lines = mark === 'line'
@@ -264,18 +288,19 @@
         autosize: FIT,
         params: [{ name: 'x0', value: this.range[0] }, { name: 'x1', value: this.range[1] }, { name: 'hover', value: -1 }],
         encoding: {
-          x: { field: 't', type: 'quantitative', title: 'Model time (s)', scale: { domain: [{ expr: 'x0' }, { expr: 'x1' }], nice: false, zero: false }, axis: { grid: false, offset: 7, tickCount: 8 } },
+          x: { field: 't', type: 'quantitative', title: 'Model time (s)', scale: { domain: [{ expr: 'x0' }, { expr: 'x1' }], nice: false, zero: false }, axis: { grid: false, offset: Math.max(7, thick * doubtful.length + 1), tickCount: 8 } },
         },
+        datasets: { strips },
         layer: [
           asked.length && { data: { values: asked }, mark: { type: 'line', clip: true, interpolate: 'step-after', color: variable('--asked'), strokeWidth: 1.2, aria: false }, encoding: { y: value } },
           workers && { transform: [{ filter: 'isValid(datum.u)' }], mark: { type: 'area', clip: true, opacity: 0.16, aria: false }, encoding: { color, detail, y: { ...value, field: 'w' }, y2: { field: 'u' } } },
           { ...lines, encoding: { ...lines.encoding, y: value } },
-          {
-            data: { name: 'strips', values: strips },
-            transform: [{ calculate: 'max(datum.from, x0)', as: 'b' }, { calculate: 'min(datum.to, x1)', as: 'e' }, { filter: 'datum.e > datum.b' }],
-            mark: { type: 'rect', color: variable('--strip'), aria: false, tooltip: { expr: "'machine not to be relied upon'" } },
-            encoding: { x: { field: 'b', type: 'quantitative' }, x2: { field: 'e' }, y: { value: PANEL + 1 }, y2: { value: PANEL + 6 } },
-          },
+          ...doubtful.map((own, row) => ({
+            data: { name: 'strips' },
+            transform: [{ filter: `datum.a === ${JSON.stringify(own)}` }, { calculate: 'max(datum.from, x0)', as: 'b' }, { calculate: 'min(datum.to, x1)', as: 'e' }, { filter: 'datum.e > datum.b' }],
+            mark: { type: 'rect', color: colour(this.data.algorithms.indexOf(own)), aria: false, tooltip: { expr: JSON.stringify(`${own}: machine not to be relied upon`) } },
+            encoding: { x: { field: 'b', type: 'quantitative' }, x2: { field: 'e' }, y: { value: PANEL + 1 + thick * row }, y2: { value: PANEL + thick * (row + 1) } },
+          })),
           {
             data: { values: [{ one: 1 }] },
             transform: [{ calculate: 'hover', as: 't' }, { filter: 'datum.t >= x0 && datum.t <= x1' }],
@@ -283,7 +308,7 @@
           },
         ].filter(Boolean),
       });
-      const panel = { view, rows, chart, nearest: (time) => this.nearest(rows, asked, time, y, dots || mark === 'point') };
+      const panel = { view, rows, strips: doubtful.length ? strips : null, chart, nearest: (time) => this.nearest(rows, asked, time, y, dots || mark === 'point') };
       this.panels.push(panel);
       this.listen(panel);
     }
@@ -377,10 +402,14 @@
           },
         });
       }
-      const results = apart(this.data.results.map((row) => ({ ...row, a: row.algorithm, t: row.time_mean, v: row.accuracy_mean })));
-      if (results.length) {
-        const x = (field) => ({ field, type: 'quantitative', title: 'Model time (s)', scale: { domain: around(results.flatMap((r) => [r.t, r.time_low, r.time_high])), nice: false, zero: false }, axis: { tickCount: 6 } });
-        const y = (field) => ({ field, type: 'quantitative', title: 'Final test accuracy', scale: { domain: around(results.flatMap((r) => [r.v, r.accuracy_low, r.accuracy_high])), nice: false, zero: false } });
+      const clipped = (v) => (v === null ? null : Math.min(1, Math.max(0, v)));
+      const plain = this.data.results.map((row) => ({
+        ...row, a: row.algorithm, t: row.time_mean, v: row.accuracy_mean, accuracy_low: clipped(row.accuracy_low), accuracy_high: clipped(row.accuracy_high) }));
+      if (plain.length) {
+        const times = around(plain.flatMap((r) => [r.t, r.time_low, r.time_high])), values = shares(around(plain.flatMap((r) => [r.v, r.accuracy_low, r.accuracy_high])));
+        const whole = this.node.querySelector('[data-charts="compared"]').clientWidth, results = apart(plain, times, values, (whole > 984 ? whole / 2 - 12 : whole) - 56, 260);
+        const x = (field) => ({ field, type: 'quantitative', title: 'Model time (s)', scale: { domain: times, nice: false, zero: false }, axis: { tickCount: 6 } });
+        const y = (field) => ({ field, type: 'quantitative', title: 'Final test accuracy', scale: { domain: values, nice: false, zero: false } });
         const tooltip = [{ field: 'a', title: 'algorithm' }, { field: 't', title: 'time (s)', format: '.3~f' }, { field: 'v', title: 'accuracy', format: '.3f' }];
         charts.push({
           title: `Accuracy against time. Pareto front, which nothing else beats in both: ${results.filter((r) => r.front).sort((one, other) => one.t - other.t).map((r) => r.a).join(', ')}`, rows: results,
@@ -391,8 +420,8 @@
               results.some((r) => r.accuracy_low !== null) && { transform: [{ filter: 'isValid(datum.accuracy_low)' }], mark: { type: 'rule', aria: false }, encoding: { x: x('t'), y: y('accuracy_low'), y2: { field: 'accuracy_high' }, color } },
               results.some((r) => r.time_low !== null) && { transform: [{ filter: 'isValid(datum.time_low)' }], mark: { type: 'rule', aria: false }, encoding: { x: x('time_low'), x2: { field: 'time_high' }, y: y('v'), color } },
               { mark: { type: 'point', filled: true, size: 110, aria: false }, encoding: { x: x('t'), y: y('v'), color, tooltip } },
-              ...[-13, 15].map((dy) => (
-                { transform: [{ filter: `datum.dy === ${dy}` }], mark: { type: 'text', align: 'center', baseline: 'middle', dy, fontSize: 12, limit: 140, aria: false }, encoding: { x: x('t'), y: y('v'), text: { field: 'a' } } })),
+              ...[...new Set(results.map((r) => r.spot))].map((spot) => (
+                { transform: [{ filter: `datum.spot === ${spot}` }], mark: { type: 'text', align: SPOTS[spot][2], baseline: 'middle', dx: SPOTS[spot][0], dy: SPOTS[spot][1], fontSize: 12, limit: 140, aria: false }, encoding: { x: x('t'), y: y('v'), text: { field: 'a' } } })),
             ].filter(Boolean),
           },
         });
@@ -406,7 +435,7 @@
             width: 'container', height: 9 * layers.length + 12 * new Set(layers.map((r) => r.layer)).size, autosize: FIT, data: { name: 'rows', values: layers }, mark: { type: 'bar', aria: false },
             encoding: {
               y: { field: 'layer', type: 'nominal', sort: null, title: null, axis: { labelLimit: 120 } }, yOffset: { field: 'a', sort: names }, color,
-              x: { field: 'v', type: 'quantitative', title: 'B', scale: upTo(layers.map((r) => r.v)) },
+              x: { field: 'v', type: 'quantitative', title: 'B', scale: upTo(layers.map((r) => r.v)), axis: { tickCount: 8 } },
               tooltip: [{ field: 'layer' }, { field: 'a', title: 'algorithm' }, { field: 'v', title: 'bytes' }, { field: 'k', title: 'density' }],
             },
           },
@@ -432,7 +461,7 @@
     }
 
     activities(kinds, field) {
-      const range = kinds.map((kind, i) => (kind === 'wait' || kind === 'stall' ? variable('--line') : colour(ACTIVITIES[kind] ?? i)));
+      const range = kinds.map((kind, i) => ACTIVITIES[kind] ?? colour(i));
       return { field, type: 'nominal', scale: { domain: kinds, range }, legend: { columns: innerWidth < 700 ? 2 : 8 } };
     }
 
@@ -472,7 +501,7 @@
             transform: [{ calculate: "datum.node + ' ' + datum.direction", as: 'end' }],
             encoding: {
               y: { field: 'end', type: 'nominal', sort: null, title: null, axis: { grid: false } }, yOffset: { field: 'a', sort: this.data.algorithms }, color,
-              x: { field: 'v', type: 'quantitative', title: 'MB', scale: upTo(bytes.map((r) => r.v)) },
+              x: { field: 'v', type: 'quantitative', title: 'MB', scale: upTo(bytes.map((r) => r.v)), axis: { tickCount: 8 } },
               tooltip: [{ field: 'a', title: 'run' }, { field: 'end', title: 'link' }, { field: 'v', title: 'MB' }],
             },
           },

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from synthetic_run import Recipe, make_run
@@ -24,10 +25,10 @@ from analysis.figures import (
     rate_k_delay,
     speedup_bars,
 )
-from analysis.load import Run, load, load_all
+from analysis.load import Run, by_algorithm, load, load_all
 from analysis.report import make_figures, write_report
 from analysis.series import EndSamples
-from analysis.style import narrows_style, write
+from analysis.style import UNRELIABLE, look, narrows_style, write
 from testbed.errors import InputError
 from testbed.fidelity.verdict import Verdict
 
@@ -107,6 +108,10 @@ def test_runs_of_other_lengths_are_not_set_against_each_other(runs: list[Run]) -
     entries = [dict(run.summary) for run in runs[:3]]
     entries[2]["steps"] = 3
     assert tables.rows_of(entries)[2]["speedup"] is None
+    for lost in (0, 2):
+        entries = [dict(run.summary) for run in runs]
+        entries[lost]["verdict"] = "invalid"
+        assert tables.rows_of(entries)[2]["speedup"] is None
 
 
 def test_the_table_as_csv_and_on_a_terminal(runs: list[Run], paths: list[Path]) -> None:
@@ -196,6 +201,45 @@ def test_disturbed_times_are_shaded(paths: list[Path]) -> None:
         assert all(patch.get_height() < 0.05 for patch in axes[0].patches), "a strip, not a cover"
         plain = module.draw([load(paths[2])]).axes
         assert len(plain[0].patches) == 0
+
+
+def test_disturbed_times_are_in_the_colour_of_their_run(paths: list[Path]) -> None:
+    plain = [load(path) for path in paths]
+    names = list(by_algorithm(plain))
+    chosen = [next(run for run in plain if run.algorithm == name) for name in names]
+    runs = [replace(run, links=[*run.links, *doubtful(run.path).links[-2:]]) for run in chosen[1:]]
+    for module in (rate_k_delay, accuracy_over_time):
+        with narrows_style():
+            figure = module.draw([chosen[0], *runs])
+            patches = figure.axes[0].patches
+            rows = {to_hex(patch.get_facecolor()): patch.get_y() for patch in patches}
+            assert set(rows) == {to_hex(look(index)["color"]) for index in range(1, len(names))}
+            assert len(set(rows.values())) == len(rows), "each algorithm has a row of its own"
+            handle = figure.legends[0].get_patches()[-1]
+            assert to_hex(handle.get_facecolor()) not in rows
+
+
+def test_colours_differ_from_each_other_and_from_grey() -> None:
+    """Black and grey are what was asked for, idle, and doubtful."""
+    with narrows_style():
+        colours = [to_rgb(look(index)["color"]) for index in range(8)]
+    assert len(set(colours)) == 8
+    assert all(max(colour) - min(colour) > 0.3 for colour in colours)
+
+
+def test_the_legend_of_the_links_has_what_is_drawn_alone(paths: list[Path]) -> None:
+    run = doubtful(paths[2])
+    run = replace(run, manifest={**run.manifest, "dilation": 1.0})
+
+    def named(given: Run) -> list[str]:
+        return [text.get_text() for text in fidelity.draw([given]).legends[0].get_texts()]
+
+    always = ["asked", "delivered per 100 ms", "per 1 s"]
+    assert named(run) == [*always, "not backlogged throughout", UNRELIABLE]
+    calm = [row for row in run.links if row["kind"] != "disturbed"]
+    busy = [{**row, "busy": True} if row["kind"] == "sample" else row for row in calm]
+    assert named(replace(run, links=calm)) == [*always, "not backlogged throughout"]
+    assert named(replace(run, links=busy)) == always
 
 
 def test_a_direction_without_a_moment_of_samples_is_not_drawn(paths: list[Path]) -> None:

@@ -11,6 +11,7 @@ from synthetic_run import Recipe, make_run
 from analysis import tables
 from analysis.figures import FIGURES, density, figures_of
 from analysis.load import Run, load, load_all
+from analysis.style import look
 from testbed.fidelity.verdict import Verdict
 
 DOUBTFUL = Verdict("degraded", ["changes of <server> down came 14.0 ms late"])
@@ -78,6 +79,11 @@ def test_the_density_figure_says_what_is_in_the_band(runs: list[Run], tmp_path: 
     assert density.draw(chose[:1]).axes[1].get_yscale() == "linear"
     assert (top.get_ylabel(), passes.get_xlabel()) == ("Density k", "Step")
     assert len(passes.get_lines()) == 2
+    for index, line in enumerate(passes.get_lines(), start=len(runs)):
+        assert line.get_color() == look(index)["color"], "as in all other figures"
+    for axes in (density.draw(chose[:1]).axes[0], passes):
+        highest = max(max(line.get_ydata()) for line in axes.get_lines())
+        assert axes.get_ylim()[1] > 1.05 * highest
 
 
 def test_runs_that_choose_have_the_density_figure_and_two_columns_of_the_table(

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from matplotlib.collections import LineCollection
+from matplotlib.patches import FancyArrowPatch
 from synthetic_run import Recipe, make_run
 
 from analysis.figures import figures_of
 from analysis.figures.algorithms import front, pareto
-from analysis.load import Run, load_all
+from analysis.load import Run, by_algorithm, load_all
+from analysis.style import look
 from testbed.fidelity.verdict import Verdict
 
 DENSITIES = (0.003, 0.03, 0.3)
@@ -66,6 +70,48 @@ def test_the_figure_names_all(runs: list[Run]) -> None:
     named = [text.get_text() for text in figure.legends[0].get_texts()]
     assert named == ["Pareto front of fixed k", "none", "adatopk"]
     assert {text.get_text() for text in figure.axes[0].texts} == {"0.003", "0.03", "0.3"}
+
+
+def test_no_accuracy_beyond_0_and_1_is_drawn(runs: list[Run]) -> None:
+    """Two seeds that differ much have an interval that no accuracy can have."""
+    accuracies = {1: 0.95, 2: 0.4, 3: 0.9}
+    apart = [
+        replace(run, summary={**run.summary, "accuracy": accuracies[run.seed]})
+        for run in runs
+        if run.seed < 3
+    ]
+    assert any(row["accuracy_high"] and row["accuracy_high"] > 1.5 for row in pareto.data(apart))
+    (axes,) = pareto.draw(apart).axes
+    low, high = axes.get_ylim()
+    assert -0.05 <= low < 0 and 1 < high <= 1.05
+    bars = [line for line in axes.collections if isinstance(line, LineCollection)]
+    ends = [y for bar in bars for path in bar.get_paths() for y in path.vertices[:, 1]]
+    assert min(ends) == 0.0 and max(ends) == 1.0
+
+
+def test_a_line_leads_from_a_point_to_a_label_that_is_not_beside_it(runs: list[Run]) -> None:
+    """Two densities that take as long: a label of theirs gives way."""
+    times = {"topk-0.003": 1.0, "topk-0.03": 1.001, "topk-0.3": 1.002}
+    accuracies = {"topk-0.003": 0.6, "topk-0.03": 0.601, "topk-0.3": 0.602}
+    close = [
+        replace(run, summary={**run.summary, "time_s": times[run.algorithm] + run.seed,
+                              "accuracy": accuracies[run.algorithm] - run.seed / 10})
+        for run in runs if run.algorithm in times
+    ]  # fmt: skip
+    (axes,) = pareto.draw(close).axes
+    assert any(isinstance(patch, FancyArrowPatch) for patch in axes.patches)
+
+
+def test_others_have_the_colour_that_they_have_elsewhere(runs: list[Run]) -> None:
+    names = list(by_algorithm(runs))
+    figure = pareto.draw(runs)
+    drawn = {
+        text.get_text(): line.get_color()
+        for text, line in zip(
+            figure.legends[0].get_texts(), figure.legends[0].get_lines(), strict=True
+        )
+    }
+    assert drawn["adatopk"] == look(names.index("adatopk"))["color"]
 
 
 def test_runs_that_are_given_twice_count_once(paths: list[Path], runs: list[Run]) -> None:

@@ -5,7 +5,7 @@ from math import exp, log
 import pytest
 from not_empty import not_empty
 
-from analysis.statistics import Interval, inferiority, interval, paired, ratio
+from analysis.statistics import Interval, as_fast, inferiority, interval, paired, ratio
 
 T2 = 4.302652729911275
 """Student's t for 2 degrees of freedom, 0.975: √(2 · 0.95² / (1 − 0.95²))."""
@@ -81,6 +81,46 @@ def test_no_difference_says_so() -> None:
     assert not time.differs
     assert "includes no difference" in time.sentence()
     assert all("includes no difference" in result.sentence() for result in sizes)
+
+
+def test_times_are_judged_by_the_speedup_that_is_shown() -> None:
+    """Seeds' times differ more than their ratios: the difference alone shows nothing."""
+    runs = [
+        entry("none", 1, 8.0),
+        entry("fast", 1, 3.0),
+        entry("none", 2, 20.0),
+        entry("fast", 2, 7.4),
+    ]
+    time = next(iter(paired(runs)))
+    assert time.speedup is not None and time.speedup.leaves_out(1.0)
+    assert not time.difference.leaves_out(0.0)
+    assert time.differs and time.to_json()["differs"]
+    assert time.sentence().endswith("2 pairs; by the speed-up they differ")
+    runs = [
+        entry("none", 1, 5.0),
+        entry("fast", 1, 1.0),
+        entry("none", 2, 20.0),
+        entry("fast", 2, 15.9),
+    ]
+    time = next(iter(paired(runs)))
+    assert not time.differs and time.difference.leaves_out(0.0)
+    assert time.sentence().endswith("2 pairs; by the speed-up they may be alike")
+
+
+@pytest.mark.parametrize(
+    ("ends", "said"),
+    [
+        ((2.744, 2.7437, 2.7463), "2.74 times as fast as none (95 % interval 2.74 to 2.75)"),
+        ((0.4, 0.25, 0.5), "2.5 times as slow as none (95 % interval 2 to 4)"),
+        ((0.4, None, None), "2.5 times as slow as none"),
+        ((1.01, 0.98, 1.04), "as fast as none (95 % interval 0.98 to 1.04)"),
+        ((None, None, None), "not compared with none: no seed has a run of both that counts"),
+    ],
+)
+def test_a_speedup_in_words_lies_in_its_interval(
+    ends: tuple[float | None, float | None, float | None], said: str
+) -> None:
+    assert as_fast(Interval(*ends), "none") == said
 
 
 def test_what_is_missing_or_invalid_is_left_out() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +126,7 @@ def test_zooming_one_panel_zooms_all(browser: Any, page_file: Path) -> None:
     first(page, "[data-zoom=in]").click()
     assert said.inner_text() != whole
     labels = [
-        first(page, ".chart.time").nth(panel).locator(".role-axis-label text").all_inner_texts()
+        first(page, ".chart.time").nth(panel).locator(".role-axis-label text").all_text_contents()
         for panel in range(PANELS)
     ]
     first(page, "[data-zoom=all]").click()
@@ -196,6 +198,85 @@ def test_doubtful_times_are_a_strip_under_the_axis(browser: Any, page_file: Path
     box, chart = strip.bounding_box(), first(page, ".chart.time").nth(1).bounding_box()
     assert box["height"] < 8 < box["width"]
     assert box["y"] > chart["y"] + 100
+    page.context.close()
+
+
+@pytest.fixture(scope="module")
+def crowded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two verdicts of each, equal results of two names, accuracies far apart, doubts of two algorithms."""
+    out = tmp_path_factory.mktemp("crowded")
+    late = Verdict("degraded", ["changes came late"])
+    paths = []
+    for name, k in (("none", 1.0), ("topk-0.05", 0.05), ("radix-0.05", 0.05), ("topk-0.04", 0.04)):
+        for seed, verdict, accuracy in ((1, None, 0.95), (2, late, 0.4)):
+            path = make_run(out, Recipe(name, k, seed, 30, verdict=verdict))
+            summary = json.loads((path / "summary.json").read_text())
+            summary["accuracy"] = accuracy
+            (path / "summary.json").write_text(json.dumps(summary))
+            paths.append(path)
+    for path, from_s in ((paths[0], 2), (paths[2], 1), (paths[3], 3)):
+        with (path / "links.jsonl").open("a") as file:
+            row = {"kind": "disturbed", "from_s": from_s, "to_s": 4, "reason": "stolen", "ends": []}
+            file.write(json.dumps(row) + "\n")
+    page = out / "report.html"
+    page.write_text(render(load_groups([*paths, make_job(out, Job("fp32"))])))
+    return page
+
+
+def test_verdicts_are_not_cut_off(browser: Any, crowded: Path) -> None:
+    page = opened(browser, crowded)
+    wide = "[...document.querySelectorAll('.scroll')].map((node) => node.scrollWidth - node.clientWidth)"
+    assert set(page.evaluate(wide)) <= {0}
+    page.context.close()
+
+
+def test_strips_are_of_the_runs_that_are_shown_in_their_colours(
+    browser: Any, crowded: Path
+) -> None:
+    page = opened(browser, crowded)
+    strips = first(page, ".chart.time").nth(1).locator(".mark-rect.role-mark path")
+    fills = [strips.nth(index).get_attribute("fill") for index in range(strips.count())]
+    assert fills == ["var(--a0)", "var(--a1)"]
+    assert strips.nth(0).bounding_box()["y"] < strips.nth(1).bounding_box()["y"]
+    first(page, ".seeds select").select_option("2")
+    page.wait_for_function(
+        "document.querySelectorAll('#c1 .chart.time')[1]"
+        ".querySelectorAll('.mark-rect.role-mark path').length === 1"
+    )
+    assert strips.nth(0).get_attribute("fill") == "var(--a1)"
+    page.context.close()
+
+
+def test_labels_of_results_do_not_cover_each_other(browser: Any, crowded: Path) -> None:
+    page = opened(browser, crowded)
+    chart = first(page, ".charts.two .chart").nth(1)
+    texts = chart.locator(".mark-text.role-mark text")
+    names = texts.all_text_contents()
+    assert sorted(names) == ["none", "radix-0.05", "topk-0.04", "topk-0.05"]
+    boxes = [texts.nth(index).bounding_box() for index in range(len(names))]
+    for one, other in combinations(boxes, 2):
+        apart = [one[a] + one[b] <= other[a] + 1 or other[a] + other[b] <= one[a] + 1
+                 for a, b in (("x", "width"), ("y", "height"))]  # fmt: skip
+        assert any(apart), (one, other)
+    ticks = chart.locator(".role-axis-label text").all_text_contents()
+    assert {"0.0", "1.0"} <= set(ticks)
+    assert not any(tick in {"1.2", "1.5", "2.0"} or "−" in tick for tick in ticks)
+    page.context.close()
+
+
+def test_activities_of_a_step_have_colours_of_their_own(browser: Any, crowded: Path) -> None:
+    page = opened(browser, crowded)
+    legend = first(page, ".charts.two .chart").nth(-1).locator(".role-legend-symbol path")
+    fills = [legend.nth(index).get_attribute("fill") for index in range(legend.count())]
+    assert len(fills) > 5 and len(set(fills)) == len(fills)
+    page.context.close()
+
+
+def test_ticks_of_a_jobs_bytes_are_few(browser: Any, crowded: Path) -> None:
+    page = opened(browser, crowded)
+    chart = page.locator("#c2 .charts.two .chart").last
+    ticks = chart.locator(".role-axis-label text").all_text_contents()
+    assert 2 < len([tick for tick in ticks if re.fullmatch(r"[\d.,]+", tick)]) < 15
     page.context.close()
 
 

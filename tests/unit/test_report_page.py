@@ -432,6 +432,27 @@ def test_whether_an_accuracy_is_worse_is_said_of_several_seeds(tmp_path: Path) -
     assert "worse" not in "".join(page_words.algorithm_sentences(runs[::3], one))
 
 
+def test_the_headline_is_of_the_fastest_that_is_as_accurate(groups: list[list[Run]]) -> None:
+    """With one seed the mean decides; the margin is 0.005."""
+    runs = [
+        Run(run.path, run.manifest, {**run.summary, "steps": 9}, run.events, run.links)
+        for run in groups[0]
+    ]
+    assert [run.algorithm for run in runs] == ["none", "topk-0.15", "adaptive"]
+    for accuracies, said in [
+        ((0.9, 0.7, 0.898), "adaptive was 2 times as fast as none, accuracy 0.898"),
+        ((0.9, 0.896, 0.898), "topk-0.15 was 3 times as fast as none, accuracy 0.896"),
+        (
+            (0.9, 0.7, 0.6),
+            "Every faster algorithm lost more than 0.005 of accuracy: topk-0.15 was 3 times",
+        ),
+        ((None, None, None), "topk-0.15 was 3 times as fast as none."),
+    ]:
+        for run, time_s, accuracy in zip(runs, (6.0, 2.0, 3.0), accuracies, strict=True):
+            run.summary.update(time_s=time_s, accuracy=accuracy)
+        assert page_words.headline(page_words.outcome(runs)).startswith(said)
+
+
 def test_a_table_has_the_phases(groups: list[list[Run]], page: Page) -> None:
     run = groups[0][0]
     spent = run.summary["phases_s"]
@@ -450,8 +471,8 @@ def test_sentences_say_how_k_followed_the_link(groups: list[list[Run]]) -> None:
     )
     waning = [0.3] * 4 + [0.2] * 4 + [0.1] * 4
     assert page_words.density_sentence(with_rates(run, rates, waning), end) == (
-        "k went from 0.3 to 0.1, one way throughout, while the link fell to 20 Mbit/s at 4.0 s "
-        "and the link rose to 100 Mbit/s at 8.0 s"
+        "k fell from 0.3 to 0.1 and did not follow the link, which fell to 20 Mbit/s at 4.0 s "
+        "and rose to 100 Mbit/s at 8.0 s"
     )
     assert (
         page_words.density_sentence(with_rates(run, rates, [0.15] * 12), end) == "k stayed at 0.15"
@@ -612,8 +633,19 @@ def test_what_is_known_of_messages_is_said(groups: list[list[Run]], tmp_path: Pa
     own = Run(tmp_path, run.manifest, run.summary, run.events, run.links)
     (tmp_path / "certificate.json").write_text(json.dumps(certificate))
     said = page_words.trust(own).messages
+    assert "at least" not in said
     assert "Of 118 groups" in said and "within 6.4 ms, and within 32% of the tolerance" in said
     assert said.endswith("Not judged: 21 whose packets a full queue dropped, 1 racks.")
+    bounds = {
+        "used": {"p99": 2.22, "p99_at_least": 1.22},
+        "error_ms": {"p99": 26.6, "p99_at_least": 6.4},
+    }
+    (tmp_path / "certificate.json").write_text(
+        json.dumps({**certificate, "completion": {**completion, **bounds}})
+    )
+    said = page_words.trust(own).messages
+    assert "within 26.6 ms, and within 222% of the tolerance" in said
+    assert "It is 6.4 ms and 122% at least, with 95 % confidence; the verdict goes by" in said
     for none in ({**completion, "judged": 0}, None):
         (tmp_path / "certificate.json").write_text(json.dumps({**certificate, "completion": none}))
         assert page_words.trust(own).messages == ""
@@ -634,7 +666,9 @@ def test_a_link_that_was_idle_is_not_judged(
     own = Run(tmp_path, run.manifest, run.summary, run.events, run.links)
     assert page_words.trust(own).indicators[0].state == "not judged"
     page = Page(render([[own]]))
-    assert any("1 nothing off; rate untested" in words for words in page.words)
+    assert any(
+        "1 rate not tested for lack of a queue; the rest as asked" in words for words in page.words
+    )
 
 
 def test_when_the_machine_was_in_doubt_is_said(groups: list[list[Run]]) -> None:
@@ -651,6 +685,11 @@ def test_when_the_machine_was_in_doubt_is_said(groups: list[list[Run]]) -> None:
         "4.0 to 4.2 s, 5.0 to 5.2 s and 2 times more."
     )
     assert page_words.disturbances(run) == ""
+    spans = [(0.4, 0.5), (0.3, 0.45), (0.5, 0.6), (0.8, 0.9), (0.7, 1.0)]
+    doubts = [{"kind": "disturbed", "from_s": a, "to_s": b, "ends": []} for a, b in spans]
+    own = Run(run.path, run.manifest, summary, run.events, [*run.links, *doubts])
+    assert own.disturbed() == [(0.3, 0.6), (0.7, 1.0)]
+    assert page_words.disturbances(own).endswith("at 0.3 to 0.6 s, 0.7 to 1.0 s.")
 
 
 def test_one_seed_says_nothing_of_noise(groups: list[list[Run]]) -> None:

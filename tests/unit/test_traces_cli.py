@@ -78,6 +78,16 @@ def test_every_trace_can_be_drawn(tmp_path: Path, count: int, ending: str) -> No
     assert (tmp_path / f"t.{ending}").stat().st_size > 1000
 
 
+def test_neighbouring_bins_of_an_outage_are_drawn_as_a_whole() -> None:
+    from analysis.figures.trace import draw
+
+    rates = (0, 0, 0, 10**6, 0, 10**6)
+    axes = draw(RateTrace(tuple(map(float, range(6))), rates, 6.0), "t").axes[0]
+    (outages,) = (c for c in axes.collections if c.get_label() == "outage")
+    ends = [(path.vertices[:, 0].min(), path.vertices[:, 0].max()) for path in outages.get_paths()]
+    assert ends == [(0.0, 3.0), (4.0, 5.0)]
+
+
 def test_mistakes_are_sentences(trace: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert sentence("show", tmp_path / "none").endswith("cannot be read: No such file or directory")
