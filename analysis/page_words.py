@@ -134,7 +134,7 @@ def headline(comparison: Compared) -> str:
         return f"No algorithm was faster than {comparison.baseline}."
     alike = [own for own in faster if not comparison.loses(own)]
     best = max(alike or faster, key=lambda own: own.speedup.mean or 0.0)
-    lost = f"Every faster algorithm lost more than {comparison.margin:g} of accuracy: "
+    lost = f"All faster algorithms ended less accurate by more than {comparison.margin:g}: "
     said = f"{_faster(best, comparison.baseline)}{_cost(best, comparison)}."
     return said if alike else lost + said
 
