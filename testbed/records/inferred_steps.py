@@ -150,17 +150,19 @@ class Inferred:
     reason: str
 
 
-def infer(traffic: LinkTraffic) -> Inferred:
+def infer(traffic: LinkTraffic, rtt_s: float = 0.0) -> Inferred:
     """Find the steps in what a run's links carried: in the pauses of them all or, where a slow link
     hardly pauses since computation hides behind it, in those of any, or in those of each as far as
-    others pause, too."""
+    others pause, too.
+
+    ``rtt_s``: a message's time to a peer and back, for which rounds of an exchange may wait."""
     if len(traffic) < LEAST_STEPS * LEAST_SAMPLES or traffic.total_bits[-1] <= 0:
         return _nothing("the links' records are too few")
     uses = traffic.uses()
     tried = []
     for use in (traffic.use(), uses.min(0), uses.prod(0)):
         pauses = Pauses(traffic, use)
-        inferred = _within(pauses)
+        inferred = _within(pauses, rtt_s)
         if inferred.ends_s and _waiting(traffic, np.array(inferred.ends_s), pauses.sample_s):
             return _nothing(
                 "the busiest link does not pause with the others, which may wait for it more than"
@@ -173,17 +175,17 @@ def infer(traffic: LinkTraffic) -> Inferred:
     return tried[0]
 
 
-def _within(pauses: Pauses) -> Inferred:
+def _within(pauses: Pauses, rtt_s: float) -> Inferred:
     if pauses.share < _LEAST_PAUSED:
         return _nothing("the links never paused")
     period = _period(pauses)
     if period is None:
         return _nothing("the links' pauses do not come after equal numbers of bytes")
     ends = _follow(pauses, period)
-    return _judged(pauses, np.array(ends))
+    return _judged(pauses, np.array(ends), rtt_s)
 
 
-def _judged(pauses: Pauses, ends: Array) -> Inferred:
+def _judged(pauses: Pauses, ends: Array, rtt_s: float) -> Inferred:
     """``ends``: bits carried by the end of each step."""
     steps = np.diff(ends)
     if len(steps) < LEAST_STEPS:
@@ -199,6 +201,12 @@ def _judged(pauses: Pauses, ends: Array) -> Inferred:
         return _nothing("the bytes between the links' pauses vary too much", confidence)
     if _blurred(pauses, ends, times):
         return _nothing("the steps are too short for the links' samples to tell them apart", 0.0)
+    if np.median(pauses.between(ends - _HALF * size, ends + _HALF * size)) < rtt_s:
+        return _nothing(
+            "the links pause no longer than a message takes to a peer and back, for which each"
+            " round of an exchange may wait",
+            0.0,
+        )
     said = (
         f"{constant:.0%} of {len(steps)} steps carry {size / 8e6:.3g} MB over all links, within 5 %"
     )

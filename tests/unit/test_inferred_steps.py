@@ -180,6 +180,15 @@ def test_rounds_of_a_ring_are_no_steps(nodes: int, slow: Rates, compute_s: float
     assert infer(LinkTraffic(records)).ends_s == ()
 
 
+def test_a_pause_that_a_message_takes_there_and_back_may_be_a_round_of_an_exchange() -> None:
+    links, _ = synchronous(even, [0.1] * COUNT, 0.5)
+    traffic = LinkTraffic(links.samples(look_s=0.02))
+    assert len(infer(traffic, 0.05).ends_s) - 1 >= COUNT - 2
+    found = infer(traffic, 0.15)
+    assert found.ends_s == ()
+    assert "no longer than a message takes" in found.reason
+
+
 def test_steps_of_a_ring_that_pauses_are_found() -> None:
     records, ends = ring(0.3, [(20, 20)] * 3, 0.1)
     found = infer(LinkTraffic(records))
