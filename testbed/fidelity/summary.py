@@ -21,7 +21,14 @@ from testbed.fidelity.service_curve import MessageGroup, bottleneck_s, groups
 from testbed.fidelity.verdict import Verdict
 from testbed.records.events import PHASES, phase_s
 from testbed.records.inferred_steps import Inferred, infer
-from testbed.records.job_steps import JobStep, JobSteps, job_steps, last_values, marked_steps
+from testbed.records.job_steps import (
+    JobStep,
+    JobSteps,
+    job_steps,
+    last_values,
+    marked_steps,
+    round_trip_s,
+)
 from testbed.records.link_log import LinkLog, LinkTraffic
 from testbed.records.manifest import peer_names, recorded_every
 from testbed.records.run_directory import (
@@ -410,7 +417,7 @@ def known_steps(events: Events, traffic: LinkTraffic) -> KnownSteps:
     marked = job_steps(marked_steps(events.get("mark", [])), events.get("process", []))
     if marked:
         return KnownSteps(marked, "marks", 1.0, "The job's processes marked their steps.")
-    inferred = infer(traffic)
+    inferred = infer(traffic, round_trip_s(events.get("socket", [])))
     by = "traffic" if inferred.ends_s else None
     return KnownSteps(_as_steps(inferred), by, inferred.confidence, inferred.reason)
 

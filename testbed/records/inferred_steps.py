@@ -2,7 +2,8 @@
 
 Synchronous training sends (nearly) the same bytes in every step, whatever the links' rates, and
 pauses while it computes. So on an axis of bytes its pauses come at equal distances: the bytes of a
-step are found by the autocorrelation of the pauses, which are then followed one by one.
+step are found by the autocorrelation of the pauses, which are then followed one by one. Fast links
+pause within an all-reduce, too, when they wait for a slow one: so that must pause with them.
 """
 
 from __future__ import annotations
@@ -132,6 +133,10 @@ of a day would take a gigabyte."""
 _MISSED = 3
 """So many pauses in a row that are not where they should be are the end of the steps."""
 
+_RESTS, _WIDTH = 0.1, 0.1
+"""About the ends of steps the busiest direction must be used less than usually by this share, over
+so much of a step or two samples."""
+
 
 @dataclass(frozen=True, slots=True)
 class Inferred:
@@ -145,31 +150,42 @@ class Inferred:
     reason: str
 
 
-def infer(traffic: LinkTraffic) -> Inferred:
+def infer(traffic: LinkTraffic, rtt_s: float = 0.0) -> Inferred:
     """Find the steps in what a run's links carried: in the pauses of them all or, where a slow link
     hardly pauses since computation hides behind it, in those of any, or in those of each as far as
-    others pause, too."""
+    others pause, too.
+
+    ``rtt_s``: a message's time to a peer and back, for which rounds of an exchange may wait."""
     if len(traffic) < LEAST_STEPS * LEAST_SAMPLES or traffic.total_bits[-1] <= 0:
         return _nothing("the links' records are too few")
     uses = traffic.uses()
-    tried = (_within(Pauses(traffic, use)) for use in (traffic.use(), uses.min(0), uses.prod(0)))
-    first = next(tried)
-    return (
-        first if first.ends_s else next((inferred for inferred in tried if inferred.ends_s), first)
-    )
+    tried = []
+    for use in (traffic.use(), uses.min(0), uses.prod(0)):
+        pauses = Pauses(traffic, use)
+        inferred = _within(pauses, rtt_s)
+        if inferred.ends_s and _waiting(traffic, np.array(inferred.ends_s), pauses.sample_s):
+            return _nothing(
+                "the busiest link does not pause with the others, which may wait for it more than"
+                " once in a step",
+                0.0,
+            )
+        if inferred.ends_s:
+            return inferred
+        tried.append(inferred)
+    return tried[0]
 
 
-def _within(pauses: Pauses) -> Inferred:
+def _within(pauses: Pauses, rtt_s: float) -> Inferred:
     if pauses.share < _LEAST_PAUSED:
         return _nothing("the links never paused")
     period = _period(pauses)
     if period is None:
         return _nothing("the links' pauses do not come after equal numbers of bytes")
     ends = _follow(pauses, period)
-    return _judged(pauses, np.array(ends))
+    return _judged(pauses, np.array(ends), rtt_s)
 
 
-def _judged(pauses: Pauses, ends: Array) -> Inferred:
+def _judged(pauses: Pauses, ends: Array, rtt_s: float) -> Inferred:
     """``ends``: bits carried by the end of each step."""
     steps = np.diff(ends)
     if len(steps) < LEAST_STEPS:
@@ -185,6 +201,12 @@ def _judged(pauses: Pauses, ends: Array) -> Inferred:
         return _nothing("the bytes between the links' pauses vary too much", confidence)
     if _blurred(pauses, ends, times):
         return _nothing("the steps are too short for the links' samples to tell them apart", 0.0)
+    if np.median(pauses.between(ends - _HALF * size, ends + _HALF * size)) < rtt_s:
+        return _nothing(
+            "the links pause no longer than a message takes to a peer and back, for which each"
+            " round of an exchange may wait",
+            0.0,
+        )
     said = (
         f"{constant:.0%} of {len(steps)} steps carry {size / 8e6:.3g} MB over all links, within 5 %"
     )
@@ -193,6 +215,23 @@ def _judged(pauses: Pauses, ends: Array) -> Inferred:
 
 def _nothing(why: str, confidence: float | None = None) -> Inferred:
     return Inferred((), confidence, f"Steps were not found: {why}.")
+
+
+def _waiting(traffic: LinkTraffic, ends_s: Array, sample_s: float) -> bool:
+    """Return whether the busiest direction goes on where steps end, so that others only wait for
+    it: they do in every round of an all-reduce, and computation would stop them all."""
+    busy_s = traffic.busiest_s(ends_s[0], ends_s[-1])
+    lengths = np.maximum(np.diff(ends_s), 1e-9)
+
+    def use(from_s: Array, to_s: Array) -> Array:
+        used = np.interp(to_s, traffic.times_s, busy_s) - np.interp(from_s, traffic.times_s, busy_s)
+        mean: Array = np.mean(used / (to_s - from_s), axis=-1)
+        return mean
+
+    half = np.maximum(_WIDTH / 2 * lengths, sample_s)
+    middles = ends_s[:-1] + np.linspace(-0.1, 0.25, 15)[:, None] * lengths
+    rest = use(middles - half, middles + half).min()
+    return bool(rest > (1 - _RESTS) * use(ends_s[:-1], ends_s[:-1] + lengths))
 
 
 def _blurred(pauses: Pauses, ends: Array, ends_s: Array) -> bool:
@@ -206,16 +245,16 @@ def _blurred(pauses: Pauses, ends: Array, ends_s: Array) -> bool:
     still = pauses.use < PAUSED
     still_s = pauses.ends_s[1:][still[1:] & still[:-1]] - pauses.sample_s
     if len(np.unique(np.searchsorted(ends_s, still_s))) >= len(ends_s) / 2:
-        return False
-    return pauses.full < 0.85 or _paused_within(pauses, ends)
+        return _paused_within(pauses, ends, _ALIKE)
+    return pauses.full < 0.85 or _paused_within(pauses, ends, 0.5)
 
 
-def _paused_within(pauses: Pauses, ends: Array) -> bool:
-    """Return whether steps pause in their midst for half as long as at their ends."""
+def _paused_within(pauses: Pauses, ends: Array, share: float) -> bool:
+    """Return whether steps pause in their midst for such a share of the time as at their ends."""
     sizes = np.diff(ends)[:, None]
     places = ends[:-1, None] + np.linspace(0.0, 0.85, 86)[None, :] * sizes
     length = pauses.between(places - _HALF * sizes, places + _HALF * sizes).mean(axis=0)
-    return bool(length[15:].max() > 0.5 * length[0])
+    return bool(length[15:].max() > share * length[0])
 
 
 def _period(pauses: Pauses) -> float | None:

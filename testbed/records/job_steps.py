@@ -335,3 +335,15 @@ class SocketRecord(Event):
     least_rtt_us: int | None
     ended_s: float | None
     """None: it was still open at the end."""
+
+
+def round_trip_s(sockets: Iterable[Mapping[str, Any]]) -> float:
+    """Seconds to a peer and back at the least, on the slowest of the shaped connections that
+    carried much; 0 where none is known. ``sockets``: ``SocketRecord``."""
+    timed = [
+        (int(each["bytes_sent"]) + int(each["bytes_received"]), each["least_rtt_us"] / 1e6)
+        for each in sockets
+        if each["interface"] == "data" and each["least_rtt_us"] is not None
+    ]
+    much = max((carried for carried, _ in timed), default=0) / 10
+    return max((rtt_s for carried, rtt_s in timed if carried >= much), default=0.0)

@@ -347,6 +347,15 @@ class LinkTraffic:
         names = sorted({end.link for end in self._used})
         return np.array([self.use(name) for name in names]).reshape(len(names), len(self))
 
+    def busiest_s(self, from_s: float, to_s: float) -> Array:
+        """Seconds by each of ``times_s`` in which that direction of a link was busy that was busy
+        for longest between the two times. There is at least one."""
+        spans = {
+            end: np.diff(np.interp([from_s, to_s], self.times_s, self._used[end]))[0]
+            for end in self._used
+        }
+        return self._used[max(spans, key=spans.__getitem__)]
+
     def busy_s(self, link: str | None = None) -> Array:
         """Seconds in which it was busy by each of ``times_s``, likewise."""
         if link not in self._busy_s:

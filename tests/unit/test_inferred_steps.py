@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import re
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from random import Random
 from statistics import median
 
 import pytest
-from link_pauses import Links, Rate, apart, even, irregular, swinging, synchronous
+from link_pauses import (
+    Links,
+    Rate,
+    apart,
+    even,
+    halves,
+    irregular,
+    ring,
+    swinging,
+    synchronous,
+)
 
 from testbed.records import inferred_steps
 from testbed.records.inferred_steps import (
@@ -21,6 +31,7 @@ from testbed.records.inferred_steps import (
 from testbed.records.link_log import LinkTraffic
 
 COUNT = 40
+Rates = tuple[float, float]
 
 
 def inferred(links: Links, look_s: float | None = None) -> Inferred:
@@ -123,18 +134,66 @@ def test_irregular_traffic_of_every_link_has_no_steps(seed: int) -> None:
     assert infer(LinkTraffic(apart(swinging, 60, Random(seed)))).ends_s == ()
 
 
-def test_a_slow_link_that_never_pauses_hides_no_steps() -> None:
-    """Worker-1's link works off what it has while the others pause."""
+def beside_a_slow_link(rest: float) -> tuple[Inferred, list[float]]:
+    """Steps of links that pause while worker-1's works off what it has; in its computations it
+    carries ``rest`` of what it carries else."""
     links, ends = synchronous(even, [0.1] * COUNT, 2.0)
     records = links.samples(look_s=0.02)
+    pace = 8e6 * 2.0 * (COUNT + 1.7) / (ends[-1] + 1.0)
     for record in records:
-        if record["link"] == "worker-1":  # as much at every time
-            span = (record["to_s"] - record["from_s"]) / (ends[-1] + 1.0)
-            bits = round(8e6 * 2.0 * (COUNT + 1.7) * span)
-            record.update(asked_bits=bits, delivered_bits=bits, looks=())
-    found = infer(LinkTraffic(records))
+        if record["link"] == "worker-1":
+            looks = [0, *(bits for _, bits in record["looks"]), record["delivered_bits"]]
+            paces = [0.02 * pace * (1.0 if after > before else rest) for before, after in pairwise(looks)]  # fmt: skip
+            carried = list(accumulate(paces))
+            times = [at_s for at_s, _ in record["looks"]]
+            record.update(
+                asked_bits=round(0.1 * pace),
+                delivered_bits=round(carried[-1]),
+                looks=tuple(zip(times, map(round, carried), strict=False)),
+            )
+    return infer(LinkTraffic(records)), ends
+
+
+def test_a_slow_link_that_hardly_pauses_hides_no_steps() -> None:
+    """Worker-1's link works off what it has while the others pause."""
+    found, ends = beside_a_slow_link(0.7)
     assert COUNT - 2 <= len(found.ends_s) - 1 <= COUNT + 1, found.reason
     assert sorted(off_s(found, ends))[-2] < 0.05  # what follows the last step is one, too
+
+
+def test_pauses_of_others_beside_a_link_that_never_pauses_tell_nothing() -> None:
+    found, _ = beside_a_slow_link(1.0)
+    assert found.ends_s == ()
+    assert "the busiest link does not pause" in found.reason
+
+
+def test_half_an_all_reduce_is_no_step() -> None:
+    """A real job's links, of which the busiest never pauses."""
+    found = infer(LinkTraffic(halves()))
+    assert found.ends_s == ()
+    assert "the busiest link does not pause" in found.reason
+
+
+@pytest.mark.parametrize(("nodes", "slow", "compute_s"), [(3, (4, 4), 0.15), (4, (4, 4), 0.003)])
+def test_rounds_of_a_ring_are_no_steps(nodes: int, slow: Rates, compute_s: float) -> None:
+    records, _ = ring(0.3, [(20, 20), slow, *[(20, 20)] * (nodes - 2)], compute_s)
+    assert infer(LinkTraffic(records)).ends_s == ()
+
+
+def test_a_pause_that_a_message_takes_there_and_back_may_be_a_round_of_an_exchange() -> None:
+    links, _ = synchronous(even, [0.1] * COUNT, 0.5)
+    traffic = LinkTraffic(links.samples(look_s=0.02))
+    assert len(infer(traffic, 0.05).ends_s) - 1 >= COUNT - 2
+    found = infer(traffic, 0.15)
+    assert found.ends_s == ()
+    assert "no longer than a message takes" in found.reason
+
+
+def test_steps_of_a_ring_that_pauses_are_found() -> None:
+    records, ends = ring(0.3, [(20, 20)] * 3, 0.1)
+    found = infer(LinkTraffic(records))
+    assert COUNT - 2 <= len(found.ends_s) - 1 <= COUNT
+    assert median(off_s(found, ends)) < 0.02
 
 
 def test_one_transfer_has_no_steps() -> None:

@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from testbed.records.job_steps import JobStep, job_steps, last_values, marked_steps
+from testbed.records.job_steps import (
+    JobStep,
+    SocketRecord,
+    job_steps,
+    last_values,
+    marked_steps,
+    round_trip_s,
+)
 
 
 def mark(rank: int, what: str, time_s: float, **more: Any) -> dict[str, Any]:
@@ -112,3 +119,15 @@ def test_steps_of_which_the_begin_is_unknown_have_no_length() -> None:
 
 def test_steps_that_only_one_process_marks_are_the_jobs() -> None:
     assert [step.number for step in job_steps(marked_steps(steps_at(2, 1.0, 2.0)))] == [1, 2]
+
+
+def connection(sent: int, rtt_us: int | None, interface: str = "data") -> dict[str, Any]:
+    return SocketRecord("worker-0", "10.0.0.1:1", "10.0.0.2:2", "worker-1", interface, sent, 1, 9, 0, 0, rtt_us, None).to_json()  # fmt: skip
+
+
+def test_the_way_to_a_peer_and_back_is_that_of_connections_that_carried_much() -> None:
+    assert round_trip_s([]) == 0.0
+    much, more = connection(900_000, 20_000), connection(1_000_000, 40_000)
+    others = [connection(10, 90_000), connection(1_000_000, None), connection(10**9, 5, "loopback")]
+    assert round_trip_s([more, much, *others]) == 0.04
+    assert round_trip_s([connection(10, None)]) == 0.0
