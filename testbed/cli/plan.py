@@ -11,6 +11,7 @@ import typer
 
 from testbed.cli import options
 from testbed.cli.options import in_words
+from testbed.cli.validate import notes
 from testbed.compatibility import resolve
 from testbed.fabric.base import fabrics
 from testbed.runner.exec.launch_spec import check_fabric, check_nodes
@@ -152,6 +153,7 @@ def describe(loaded: Loaded, fabric: str, seconds: float, *, trains: bool = True
         "longest_outage_s": timeline.longest_outage_s()[0],
         "bundle_packets": _bundles(timeline),
         "needs": kernel_needs(scenario),
+        "notes": notes(loaded, trains=trains, real=fabric != "sim"),
         "pacing": pacing(loaded, by_layer=overlaps(loaded), virtual=fabric == "sim")
         if trains
         else None,
@@ -438,7 +440,8 @@ def _facts(described: dict[str, Any]) -> list[str]:
             f"uncompressed: {step['parameters']} parameters, {step['frame_bytes']} B a message; "
             + _at_mean_rates(step)
         )
-    return facts + [f"needs {need}" for need in described["needs"]]
+    facts += [f"needs {need}" for need in described["needs"]]
+    return facts + [f"note: {note}" for note in described["notes"]]
 
 
 def _at_mean_rates(step: dict[str, Any]) -> str:
