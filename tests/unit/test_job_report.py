@@ -224,3 +224,15 @@ def test_a_job_whose_links_have_no_samples_is_told_by_its_marks(
     _present(Executed(path, summary), as_json=False)
     said = capsys.readouterr().err
     assert f"4 steps (marked), median {summary['step_median_s']:.3f} s\n" in said
+
+
+def test_a_job_without_steps_says_why_and_what_marks_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = make_job(tmp_path, Job(marked=False))
+    (path / "links.jsonl").write_text("")
+    _present(Executed(path, summarise_job(path)), as_json=False)
+    assert (
+        "Steps were not found: the links' records are too few. `mark.step()` after each step of "
+        "the job would mark them\n"
+    ) in capsys.readouterr().err
