@@ -264,10 +264,35 @@ def test_mean_rates_are_of_a_whole_stretched_trace(tmp_path: Path) -> None:
         "name: stretched\nnodes: {server: {role: server}, worker: {role: worker, count: 2}}\n"
         f"links: {{default: {{up: {end}, down: {end}}}}}\nalgorithms: [none]\n"
         "events: [{kind: trace, links: [server], file: t.csv, at_end: hold, stretch: 10}]\n"
+        "train: {stop: {steps: 1000000}}\n"
     )
     step = json.loads(output("plan", str(path), "--json"))["dense_step"]
     seconds = 2 * step["frame_bytes"] * 8 / 91e6
     assert [step["up_s"], step["down_s"]] == pytest.approx([seconds] * 2, rel=0.06)
+
+
+@pytest.mark.parametrize("dilation", [1, 4])
+def test_a_step_is_estimated_at_the_rates_of_the_run_itself(tmp_path: Path, dilation: int) -> None:
+    """The server's link is slow for 15 s, 5 s of it an outage; there and back it is 20 ms."""
+    path, end = tmp_path / "short.yaml", "{rate: 100 Mbit/s, queue: 50 ms, delay: 5 ms}"
+    path.write_text(
+        "name: short\nnodes: {server: {role: server}, worker: {role: worker, count: 2}}\n"
+        f"links: {{default: {{up: {end}, down: {end}}}, server: {{up: {{rate: 10 Mbit/s}}}}}}\n"
+        "events:\n  - {kind: outage, links: [server], direction: up, at: 0 s, for: 5 s}\n"
+        "  - {kind: step, links: [server], direction: up, at: 15 s, rate: 100 Mbit/s}\n"
+        f"algorithms: [none]\ndilation: {dilation}\ntrain: {{pace: 50 ms, stop: {{steps: 20}}}}\n"
+    )
+    step = json.loads(output("plan", str(path), "--json"))["dense_step"]
+    assert step["trip_s"] == pytest.approx(0.02)
+    parts = [step[f"{part}_s"] for part in ("up", "down", "pace", "trip")]
+    assert step["step_s"] == pytest.approx(sum(parts))
+    assert step["over_s"] == pytest.approx(20 * step["step_s"], rel=0.05)
+    assert 5.0 < step["over_s"] < 15.0
+    mean_bits = 10e6 * (step["over_s"] - 5.0) / step["over_s"]
+    assert step["down_s"] == pytest.approx(2 * step["frame_bytes"] * 8 / mean_bits, rel=0.06)
+    shown = output("plan", str(path))
+    assert f"at the mean rates of the first {step['over_s']:.3g} s" in shown
+    assert " ms down, 20.0 ms on the way, " in shown
 
 
 def test_a_link_that_carries_nothing_at_first_has_no_step_at_mean_rates(tmp_path: Path) -> None:
