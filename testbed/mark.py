@@ -2,7 +2,7 @@
 
     from testbed import mark
     …
-    mark.step(loss=float(loss))
+    mark.step(loss=loss.item())
 
 ``step`` says that a step has ended, ``phase("backward")`` that another phase of it begins, and
 ``begin`` that this process is ready. Nothing happens where nobody listens, as outside the testbed.

@@ -7,20 +7,26 @@ what other installed packages declare under its entry-point group (docs/how-to).
 
 from __future__ import annotations
 
+import json
+import os
 from collections import deque
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from difflib import get_close_matches
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from random import Random
 from typing import Any, ClassVar, Generic, TypeVar
+from urllib.parse import unquote, urlsplit
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from testbed.errors import InputError, brief
 
 T = TypeVar("T")
+GROUPS = "narrows."
+"""The beginning of the names of all registries' groups of entry points."""
 
 
 class Registry(Generic[T]):
@@ -68,6 +74,12 @@ class Registry(Generic[T]):
             f"unknown {self.noun} {name!r}", where=where, hint=f"{hint}Known: {', '.join(known)}"
         )
 
+    def package_of(self, name: str) -> str | None:
+        """The installed package that declares ``name``, in words; None of what ships, and of what
+        is not known."""
+        points = (point for point in self._declared if point.name == name)
+        return next((_package(point) for point in points), None)
+
     @cached_property
     def _declared(self) -> list[EntryPoint]:
         """Entry points of the group, of all installed packages."""
@@ -81,7 +93,7 @@ class Registry(Generic[T]):
                 f"{self.noun} {point.name!r} cannot be imported from {point.value!r}, an entry "
                 f"point of {_package(point)}: {type(error).__name__}: {error}",
                 where=where,
-                hint=f"Mend or uninstall {_package(point)}",
+                hint=_out_of_sight(point, error) or f"Mend or uninstall {_package(point)}",
             ) from error
         return loaded
 
@@ -98,6 +110,41 @@ class Registry(Generic[T]):
 def _package(point: EntryPoint) -> str:
     """Name of the package that declares it."""
     return f"the package {point.dist.name}" if point.dist else "an installed package"
+
+
+def _editable(point: EntryPoint) -> Path | None:
+    """The folder from which its package is used, where that was installed by ``pip install -e``."""
+    try:
+        about = json.loads((point.dist and point.dist.read_text("direct_url.json")) or "{}")
+        url = urlsplit(str(about["url"])) if about["dir_info"]["editable"] else None
+    except (LookupError, TypeError, ValueError):
+        return None
+    return Path(unquote(url.path)) if url is not None and url.scheme == "file" else None
+
+
+@cache
+def editable_folders() -> tuple[Path, ...]:
+    """The folders from which installed packages are used (``pip install -e``) that declare
+    something for any registry: nodes need them, too."""
+    points = entry_points()
+    own = (
+        point
+        for group in points.groups
+        if group.startswith(GROUPS)
+        for point in points.select(group=group)
+    )
+    return tuple(dict.fromkeys(folder for point in own if (folder := _editable(point))))
+
+
+def _out_of_sight(point: EntryPoint, error: Exception) -> str | None:
+    """A hint where a package is used from a folder that cannot be read here."""
+    folder = _editable(point) if isinstance(error, ModuleNotFoundError) else None
+    if folder is None or os.access(folder, os.R_OK | os.X_OK):
+        return None
+    return (
+        f"{folder}, from which it is used (`pip install -e`), cannot be read here: install it "
+        "without -e, or move it"
+    )
 
 
 class Options(BaseModel):

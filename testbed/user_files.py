@@ -172,8 +172,10 @@ class PinnedFolder:
                 opened.flush()
                 os.fsync(file)
             os.replace(beside, name, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
-        except BaseException:
+        except BaseException as error:
             os.unlink(beside, dir_fd=self.descriptor)
+            if isinstance(error, OSError) and error.errno is not None:
+                error.filename, error.filename2 = str(self._name / name), None
             raise
 
     def append(self, name: str) -> IO[bytes]:

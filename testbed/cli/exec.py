@@ -209,4 +209,9 @@ def _present(executed: Executed, as_json: bool) -> None:
         share = summary["communication_share"]
         busy = "" if share is None else f"; links busy for {share:.0%} of the time"
         console.print(f"{summary['steps']} steps ({known}), median {step_s:.3f} s{busy}")
+    elif summary["steps_by"] is None:
+        console.print(
+            f"{summary['steps_said']} `mark.step()` after each step of the job would mark them",
+            markup=False,
+        )
     console.print(f"verdict: {summary['verdict']}; records in {executed.directory}", markup=False)

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from testbed.errors import InputError, install_command
+from testbed.errors import InputError, brief, install_command
 from testbed.scenario.link_state import FourState, GilbertElliott, Impairments
 from testbed.units import Duration, Size
 
@@ -48,6 +48,19 @@ def _fabric_names() -> list[str]:
 def beginning(names: Callable[[], list[str]]) -> Callable[[str], list[str]]:
     """Return the completion that shells ask for: those of ``names()`` that begin as typed."""
     return lambda incomplete: [name for name in names() if name.startswith(incomplete)]
+
+
+def share(flag: str, such_as: str) -> Callable[[Any], float]:
+    """Return what reads a share that is given with a flag. It raises InputError."""
+
+    def read(given: Any) -> float:
+        try:
+            return float(given)
+        except ValueError:
+            hint = f"Write a share such as {such_as}"
+            raise InputError(f"{brief(given)} is no number", where=flag, hint=hint) from None
+
+    return read
 
 
 Scenario = Annotated[

@@ -11,6 +11,7 @@ import typer
 
 from testbed.cli import options
 from testbed.cli.options import in_words
+from testbed.cli.validate import notes
 from testbed.compatibility import resolve
 from testbed.fabric.base import fabrics
 from testbed.runner.exec.launch_spec import check_fabric, check_nodes
@@ -28,12 +29,15 @@ from testbed.scenario.load import Loaded, load
 from testbed.scenario.model import Scenario
 from testbed.scenario.node_timeline import Flow, flows, node_changes
 from testbed.scenario.timeline import Timeline
+from testbed.scenario.validate import longest_round_trip
 from testbed.scenario.validate_links import kernel_needs
 from testbed.topology import Cable, Interface
 from testbed.training.membership import multicasts
 from testbed.units import Duration, Size
 
 T = TypeVar("T")
+_HALVINGS = 10
+"""How often the bounds are halved between which a run's length is."""
 
 
 def dense_step(loaded: Loaded, timeline: Timeline) -> dict[str, Any] | None:
@@ -41,7 +45,8 @@ def dense_step(loaded: Loaded, timeline: Timeline) -> dict[str, Any] | None:
     count, or a server.
 
     In either phase the slowest link direction counts: a server's carries every worker's message.
-    Times are None where its mean rate is 0.
+    Times are None where its mean rate is 0. Rates are means over ``over_s``: the run, where its
+    steps are known and take no longer than ``_horizon_s``.
     """
     try:
         from testbed.compress.payload import payload_bytes
@@ -55,23 +60,45 @@ def dense_step(loaded: Loaded, timeline: Timeline) -> dict[str, Any] | None:
     train = loaded.scenario.train
     parameters = parameter_count(train.model, train.task, train.width)
     frame = HEADER_BYTES + payload_bytes(parameters, parameters)
-    slowest = {"up": 0.0, "down": 0.0}
-    horizon = _horizon_s(loaded)
-    for phase, end, gradients in _carried(loaded.scenario):
-        rate = timeline.bits(end, 0.0, horizon) / horizon
-        seconds = gradients * wire_bytes(frame) * 8 / rate if rate else float("inf")
-        slowest[phase] = max(slowest[phase], seconds / loaded.scenario.dilation)
-    pace = slowest_pace_s(loaded)
-    step = pace + slowest["up"] + slowest["down"]
+    bits, dilation = wire_bytes(frame) * 8, loaded.scenario.dilation
+    pace, trip = slowest_pace_s(loaded), longest_round_trip(loaded.scenario, timeline).time_s
+    trip /= dilation
+    over, least = _horizon_s(loaded), 0.0
+    slowest = _slowest_s(loaded, timeline, bits, over)
+
+    def length_s(slowest: dict[str, float]) -> float:
+        steps = train.stop.steps or float("inf")
+        return steps * (pace + trip + sum(slowest.values())) * dilation
+
+    for _ in range(_HALVINGS if length_s(slowest) < over else 0):
+        tried = _slowest_s(loaded, timeline, bits, middle := (least + over) / 2)
+        if length_s(tried) > middle:
+            least = middle
+        else:
+            over, slowest = middle, tried
+    step = pace + trip + sum(slowest.values())
     return {
         "parameters": parameters,
         "frame_bytes": frame,
         "up_s": _finite(slowest["up"]),
         "down_s": _finite(slowest["down"]),
+        "trip_s": trip,
         "pace_s": pace,
+        "over_s": over / dilation,
         "step_s": _finite(step),
         "communicating": 1 - pace / step if isfinite(step) else None,
     }
+
+
+def _slowest_s(loaded: Loaded, timeline: Timeline, bits: float, over_s: float) -> dict[str, float]:
+    """Model seconds of a gradient of so many bits on the slowest link, by phase; ``over_s``: wall
+    seconds of which rates are means."""
+    slowest = {"up": 0.0, "down": 0.0}
+    for phase, end, gradients in _carried(loaded.scenario):
+        rate = timeline.bits(end, 0.0, over_s) / over_s
+        seconds = gradients * bits / rate if rate else float("inf")
+        slowest[phase] = max(slowest[phase], seconds / loaded.scenario.dilation)
+    return slowest
 
 
 def _finite(seconds: float) -> float | None:
@@ -108,8 +135,8 @@ def _carried(scenario: Scenario) -> Iterator[tuple[str, LinkDirection, float]]:
 
 
 def _horizon_s(loaded: Loaded) -> float:
-    """Wall seconds of which mean rates are taken: the first minute of model time or the longest
-    trace, as long as it is stretched, whichever is longer."""
+    """The most wall seconds of which mean rates are taken: the first minute of model time or the
+    longest trace, as long as it is stretched, whichever is longer."""
     lengths = (
         loaded.traces[event.key].duration_s * event.stretch
         for event in loaded.scenario.events
@@ -152,6 +179,7 @@ def describe(loaded: Loaded, fabric: str, seconds: float, *, trains: bool = True
         "longest_outage_s": timeline.longest_outage_s()[0],
         "bundle_packets": _bundles(timeline),
         "needs": kernel_needs(scenario),
+        "notes": notes(loaded, trains=trains, real=fabric != "sim"),
         "pacing": pacing(loaded, by_layer=overlaps(loaded), virtual=fabric == "sim")
         if trains
         else None,
@@ -438,7 +466,8 @@ def _facts(described: dict[str, Any]) -> list[str]:
             f"uncompressed: {step['parameters']} parameters, {step['frame_bytes']} B a message; "
             + _at_mean_rates(step)
         )
-    return facts + [f"needs {need}" for need in described["needs"]]
+    facts += [f"needs {need}" for need in described["needs"]]
+    return facts + [f"note: {note}" for note in described["notes"]]
 
 
 def _at_mean_rates(step: dict[str, Any]) -> str:
@@ -447,7 +476,9 @@ def _at_mean_rates(step: dict[str, Any]) -> str:
             "no step at mean rates: a link carries nothing in the first minute, and in the time of "
             "the longest trace"
         )
+    trip = f"{1e3 * step['trip_s']:.1f} ms on the way, " if step["trip_s"] else ""
     return (
-        f"at mean rates {1e3 * step['up_s']:.1f} ms up, {1e3 * step['down_s']:.1f} ms down, "
-        f"{1e3 * step['step_s']:.1f} ms a step, {step['communicating']:.0%} of it communicating"
+        f"at the mean rates of the first {step['over_s']:.3g} s {1e3 * step['up_s']:.1f} ms up, "
+        f"{1e3 * step['down_s']:.1f} ms down, {trip}{1e3 * step['step_s']:.1f} ms a step, "
+        f"{step['communicating']:.0%} of it communicating"
     )

@@ -146,11 +146,21 @@ Baseline = Annotated[
 ]
 Targets = Annotated[
     list[float] | None,
-    typer.Option("--target", help="Time to this test accuracy; may be repeated.", metavar="SHARE"),
+    typer.Option(
+        "--target",
+        help="Time to this test accuracy; may be repeated.",
+        metavar="SHARE",
+        parser=options.share("--target", "0.9"),
+    ),
 ]
 Margin = Annotated[
     float,
-    typer.Option("--margin", help="A loss of accuracy that would not matter.", metavar="SHARE"),
+    typer.Option(
+        "--margin",
+        help="A loss of accuracy that would not matter.",
+        metavar="SHARE",
+        parser=options.share("--margin", "0.005"),
+    ),
 ]
 
 

@@ -5,6 +5,7 @@ kernel; ``testbed init``: a scenario to start from, with a trace of its own.
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +14,7 @@ import typer
 from testbed.cli import options
 from testbed.errors import InputError, brief
 from testbed.runner.exec.launch_spec import check_nodes
-from testbed.runner.manifest_writer import check_fits, in_a_sentence, overlaps, pacing
+from testbed.runner.manifest_writer import check_data, check_fits, in_a_sentence, overlaps, pacing
 from testbed.scenario.expand import expand
 from testbed.scenario.load import Loaded, load
 from testbed.scenario.model import Derived
@@ -30,6 +31,7 @@ def validate(
     if for_exec:
         check_nodes(loaded)
     facts = summary(loaded) | ({} if for_exec else training(loaded))
+    facts["notes"] = notes(loaded, trains=not for_exec)
     if as_json:
         options.print_json(facts)
         return
@@ -50,6 +52,28 @@ def validate(
         print(sentence)
     for need in facts["needs"]:
         print(f"needs {need}")
+    for note in facts["notes"]:
+        print(f"note: {note}")
+
+
+def notes(loaded: Loaded, *, trains: bool, real: bool = True) -> list[str]:
+    """Return what a run of ``loaded`` would be refused for here and now, a sentence each.
+
+    ``real``: on real links, for which this kernel is asked, too.
+    """
+    lacking: list[str] = []
+    if trains:
+        data = loaded.scenario.train.data
+        try:
+            check_data(loaded, data and str((loaded.source.parent / data).resolve()))
+        except InputError as error:
+            lacking.append(str(error))
+    with suppress(ImportError):  # of pyroute2: without it there are no real links
+        if real:
+            from testbed.runner.preflight import shortfalls
+
+            lacking += [f"on real links here: {error}" for error in shortfalls(loaded)]
+    return lacking
 
 
 def summary(loaded: Loaded) -> dict[str, Any]:

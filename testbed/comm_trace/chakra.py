@@ -380,7 +380,10 @@ def _message(kind: Kind) -> Callable[[_File, ChakraNode, list[int], _Ranks], lis
         rank, names = ranks
         peer, size = _number(node, other), _number(node, "comm_size")
         if _number(node, own, rank) != rank or not 0 <= peer < len(names):
-            raise InputError(f"{own} and {other} are not {rank} and another of {len(names)} ranks")
+            raise InputError(
+                f"{own} and {other} are not {rank} and another of {len(names)} ranks",
+                hint="Give the files of all ranks, in their order",
+            )
         tag, begin_s = _number(node, "comm_tag", 0), _begin(node) if kind == "send" else None
         return [file.log.message(kind, names[peer], size, tag, after, _step(node), begin_s)]
 

@@ -33,6 +33,7 @@ from testbed.process import (
     mount,
     unshare,
 )
+from testbed.registry import editable_folders
 from testbed.topology import Limits
 from testbed.user_files import home
 
@@ -122,7 +123,8 @@ def account_for(shown: Iterable[Shown]) -> Account | None:
 
 
 def programs(variables: Mapping[str, str]) -> list[Shown]:
-    """The interpreter, the package, and what the search paths lead to outside of ``/usr``.
+    """The interpreter, the package, others with parts for it that are used from their folders, and
+    what the search paths lead to outside of ``/usr``.
 
     Root's nodes are shown no folder of a search path that somebody else could change: they have it
     as its permissions say.
@@ -132,7 +134,7 @@ def programs(variables: Mapping[str, str]) -> list[Shown]:
         [entry for entry in variables.get(name, "").split(os.pathsep) if entry]
         for name in ("PYTHONPATH", "PATH")
     )
-    folders = [Path(sys.base_prefix), Path(sys.prefix), PACKAGE]
+    folders = [Path(sys.base_prefix), Path(sys.prefix), PACKAGE, *editable_folders()]
     folders += [Path(entry) for entry in sys.path if entry and entry not in libraries]
     folders += [Path(entry) for entry in libraries if mine or is_trusted(entry)]
     for entry in places:

@@ -134,7 +134,7 @@ class RunDirectory:
         try:
             yield
         except OSError as error:
-            if error.filename is not None:
+            if error.errno is not None:
                 error.filename, error.filename2 = str(self.path / name), None
             raise
 
@@ -143,17 +143,20 @@ class RunDirectory:
         with self._lock:
             if self._closed:
                 raise ValueError(f"the run directory {self.path.name} is closed")
-            if name in self._files:
-                _write_all(self._files[name], data)
-                return
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             with self._named(name):
-                file = os.open(name, flags, 0o644, dir_fd=self._descriptor)
-            if len(self._files) < OPEN_FILES - 1:  # the folder is one, too
-                self._files[name] = file
-            _write_all(file, data)
-            if name not in self._files:
-                os.close(file)
+                self._add(name, data)
+
+    def _add(self, name: str, data: bytes) -> None:
+        if name in self._files:
+            _write_all(self._files[name], data)
+            return
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        file = os.open(name, flags, 0o644, dir_fd=self._descriptor)
+        if len(self._files) < OPEN_FILES - 1:  # the folder is one, too
+            self._files[name] = file
+        _write_all(file, data)
+        if name not in self._files:
+            os.close(file)
 
 
 def comparison_directory(

@@ -18,6 +18,7 @@ from testbed.errors import InputError
 from testbed.exchange.base import exchanges
 from testbed.fidelity.summary import mean_density
 from testbed.runner.manifest_writer import (
+    check_data,
     check_layers,
     check_spread,
     longest_pace_s,
@@ -87,17 +88,9 @@ class Experiment:
 
     @property
     def folders(self) -> tuple[Path, ...]:
-        """The task's data folders, which nodes read. Raises InputError for one that is missing."""
-        data = self.scenario.train.data
-        if data is None:
-            return ()
-        if not Path(data).is_dir():
-            raise InputError(
-                f"the task's data directory {data} does not exist",
-                where=str(self.loaded.source),
-                hint="Make it, with the files of the task in it, or change `train.data`",
-            )
-        return (Path(data),)
+        """The task's data folders, which nodes read. Raises InputError for one that is missing, or
+        lacks a file."""
+        return check_data(self.loaded, self.scenario.train.data)
 
     def for_seed(self, seed: int) -> Experiment:
         """This experiment for ``seed``: links may begin elsewhere in their traces."""

@@ -31,7 +31,7 @@ from testbed.runner.experiment import Experiment
 from testbed.runner.judge import link_evidence, path_model, requested_links, write_certificate
 from testbed.runner.node_events import HostWatch
 from testbed.runner.preflight import check
-from testbed.runner.progress import Progress
+from testbed.runner.progress import Progress, duration
 from testbed.runner.real_links import RealTrial
 from testbed.runner.session import Session, swarm_options
 from testbed.runner.signals import interruptible, machine
@@ -96,7 +96,11 @@ class LinkReplayTrial(RealTrial):
                     begin_at_ns=begin_ns + ahead_ns,
                     stop_at_ns=stop_ns + ahead_ns,
                 )
-            self.progress.say(f"{len(places)} nodes, both directions, {self._seconds:g} s")
+            wall_s = (stop_ns - time.monotonic_ns()) / 1e9
+            self.progress.say(
+                f"{len(places)} nodes, both directions, {self._seconds:g} s once all queues are "
+                f"full: over in about {duration(wall_s)}, then the verdict"
+            )
             self._wait(t0_ns)
             self._watches.append(HostWatch(t0_ns, self.directory.link))
             # A little early: the flows end at the same instant, and the report is of full links.

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,6 +24,7 @@ from testbed.scenario.profile import Profile, ProfileFile, file_of, shipped
 from testbed.scenario.recorded_paces import worker_paces
 from testbed.topology import NodeSpec
 from testbed.training.pacing import StepTimes, times_of
+from testbed.training.tasks.base import check_data as check_missing
 from testbed.training.tasks.base import tasks
 
 if TYPE_CHECKING:
@@ -177,6 +179,26 @@ def check_fits(loaded: Loaded) -> None:
     with suppress(ImportError):  # without torch it is not known what they are
         check_layers(loaded)
         check_spread(scenario, map(resolve, scenario.algorithms), str(loaded.source))
+
+
+def check_data(loaded: Loaded, data: str | None) -> tuple[Path, ...]:
+    """Return the folders of the task's data, which nodes read. Raises InputError where they, or
+    files in them, are not there; ``data``: its full path."""
+    train = loaded.scenario.train
+    folder = None if data is None else Path(data)
+    if folder is not None and not folder.is_dir():
+        raise InputError(
+            f"the task's data directory {folder} does not exist",
+            where=loaded.where("train", "data"),
+            hint="Make it, with the files of the task in it, or change `train.data`",
+        )
+    if train.gradients == "real":
+        try:
+            check_missing(train.task, folder)
+        except InputError as error:
+            where = loaded.where("train", "data")
+            raise InputError(error.message, where=where, hint=error.hint) from None
+    return () if folder is None else (folder,)
 
 
 def pacing(loaded: Loaded, *, by_layer: bool, virtual: bool = False) -> dict[str, Any] | None:

@@ -92,6 +92,22 @@ def check(
     return needed or 1
 
 
+def shortfalls(loaded: Loaded) -> Iterator[MachineError]:
+    """Yield what this kernel lacks for ``loaded`` on real links; nothing where that cannot be
+    known."""
+    needs = [*kernel_needs(loaded.scenario), *_needs_of_outages(loaded.timeline())]
+    with suppress(MachineError):
+        able = probe() if user_namespace.privileged() else user_namespace.try_out()
+        if needs and able.privileged and (lacking := able.missing(needs)):
+            yield lacking
+    wanted = [loaded.scenario.congestion, *(flow.congestion for flow in flows(loaded.scenario))]
+    for congestion in dict.fromkeys(wanted):
+        try:
+            _check_congestion(congestion)
+        except MachineError as lacking:
+            yield lacking
+
+
 def _check_open_files(nodes: int, processes: int) -> None:
     """Agent and this process open files for every node; the kernel allows so many."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

@@ -20,10 +20,14 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from testbed.algorithm import Algorithm
+from testbed.compress.base import codings, memories, selectors
+from testbed.control.base import controllers
 from testbed.errors import ExperimentError, InputError, Interrupted, NarrowsError
+from testbed.exchange.base import exchanges
 from testbed.fabric.sim.network import Costs
 from testbed.fidelity.summary import finished
 from testbed.records.run_directory import SUMMARY, comparison_directory, read_json, to_json
+from testbed.registry import Registry
 from testbed.runner.comparison import BEGUN, Comparison, Order, Recorded
 from testbed.runner.experiment import Experiment, prepare
 from testbed.runner.progress import Progress
@@ -32,6 +36,8 @@ from testbed.runner.sim_trial import SimTraining
 from testbed.runner.trial import LinkTrial, TrialPlan
 from testbed.topology import VIRTUAL
 from testbed.training.membership import multicasts
+from testbed.training.models.base import models
+from testbed.training.tasks.base import tasks
 
 if TYPE_CHECKING:
     from testbed.runner.comm_replay import CommReplay
@@ -121,6 +127,8 @@ def _check(experiment: Experiment, fabric: str, parallel: int) -> int:
     """As ``preflight.check``. Raises InputError or MachineError for what cannot be carried out,
     ModuleNotFoundError where nodes would lack a library."""
     least = 1
+    if fabric in _OWN_LIBRARIES:
+        _check_packages(experiment)
     for library in () if fabric in _OWN_LIBRARIES else ("torch", "numba"):
         if find_spec(library) is None:
             raise ModuleNotFoundError(name=library)
@@ -140,6 +148,23 @@ def _check(experiment: Experiment, fabric: str, parallel: int) -> int:
         _check_virtual(experiment)
     _ = experiment.folders
     return least
+
+
+def _check_packages(experiment: Experiment) -> None:
+    """Raises InputError for what only packages of this installation have."""
+    train = experiment.scenario.train
+    used: list[tuple[Registry[Any], str]] = [(tasks, train.task), (models, train.model)]
+    for row in experiment.algorithms:
+        used += [(selectors, row.selector), (codings, row.values), (memories, row.memory)]
+        used += [(codings, row.down), (memories, row.down_memory)]
+        used += [(controllers, row.controller), (exchanges, row.exchange)]
+    for registry, name in used:
+        if package := registry.package_of(name):
+            raise InputError(
+                f"{registry.noun} {name!r} is from {package}, which the containers of nodes lack",
+                where="--fabric",
+                hint="Take --fabric netns or sim",
+            )
 
 
 def _check_virtual(experiment: Experiment) -> None:
@@ -266,7 +291,7 @@ def _ended(
         if resuming is not None:
             whole = comparison.remaining.words(time.monotonic())
             progress.insist(f"{whole}. To go on: {resuming(comparison.directory)}")
-        elif comparison.runs:
+        elif any(entry["steps"] for entry in comparison.runs):
             were = "1 run was" if len(comparison.runs) == 1 else f"{len(comparison.runs)} runs were"
             progress.say(
                 f"{were} begun; `testbed report {comparison.directory}` draws what was recorded"

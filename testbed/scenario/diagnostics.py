@@ -125,8 +125,19 @@ def _message(detail: ErrorDetails) -> str:
         return f"keys with values are needed here, not {_short(given)}"
     if kind == "string_type" and detail["loc"][0] == "algorithms":
         return f"{_short(given)} is not an algorithm: write a name, or {{name: …, from: …}}"
+    if kind == "float_type" and (share := _percent(given)) is not None:
+        return f"{_short(given)} does not work: write a share such as {share:g}"
     says = detail["msg"].replace("Input should", "it should")
     return f"{_short(given)} does not work: {says[0].lower()}{says[1:]}"
+
+
+def _percent(given: object) -> float | None:
+    """The share that ``1 %`` means; None of anything else."""
+    number, sign, rest = given.partition("%") if isinstance(given, str) else ("", "", "")
+    try:
+        return float(number) / 100 if sign and not rest.strip() else None
+    except ValueError:
+        return None
 
 
 def _about_tag(detail: ErrorDetails, key: str, known: list[str]) -> str:

@@ -21,7 +21,7 @@ from ruamel.yaml import YAML
 
 from testbed.errors import InputError
 from testbed.scenario import timeline
-from testbed.scenario.diagnostics import Problem, from_pydantic, report
+from testbed.scenario.diagnostics import Problem, dotted, from_pydantic, report
 from testbed.scenario.link_model import TraceEvent
 from testbed.scenario.model import RecordedPace, Scenario, Swarm
 from testbed.scenario.profile import ProfileFile, profiled, shipped
@@ -99,6 +99,10 @@ class Loaded:
     def timeline(self) -> Timeline:
         """The history of its links in wall time; built once."""
         return self._timeline
+
+    def where(self, *location: str | int) -> str:
+        """Return ``file:line: key.path`` of what is, or would be, written at ``location``."""
+        return f"{self.source}:{parse(self.text, '').line(location)}: {dotted(location)}"
 
     @cached_property
     def _timeline(self) -> Timeline:

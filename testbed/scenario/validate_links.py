@@ -163,7 +163,7 @@ def check_steps(scenario: Scenario) -> Iterator[Problem]:
             if (i, field, message) not in reported:
                 reported.add((i, field, message))
                 location: Place = ("events", i) if field is None else ("events", i, field)
-                yield Problem(location, f"then, of {group.ends[0]}: {message}")
+                yield Problem(location, f"{group.ends[0]}: {message}")
 
 
 def _steps(scenario: Scenario, group: LinkGroup) -> Iterator[tuple[int, str | None, str]]:

@@ -86,6 +86,15 @@ def test_the_scenario() -> None:
     ]  # fmt: skip
 
 
+def test_what_only_a_contribution_needs_comes_after_what_is_needed_to_use_one() -> None:
+    page = (DOCS / "how-to" / "adding-an-algorithm.md").read_text()
+    section = page[page.index("## A selector") : page.index("## A value coding")]
+    using, _, contributing = section.partition("### Contributing a selector")
+    for words in ("digests.json", "changelog", "lines of tables", "test_select_random_block"):
+        assert words not in using and words in contributing
+    assert "a file and two lines" in using
+
+
 def test_every_option_of_adatopk_is_described() -> None:
     page = (DOCS / "reference" / "adatopk.md").read_text()
     table = page[page.index("## Options") : page.index("## What the paper")]

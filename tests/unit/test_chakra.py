@@ -170,7 +170,10 @@ SEND = {"comm_src": 0, "comm_dst": 1, "comm_size": 9}
             ChakraNode(1, "x", NodeType.COMM_SEND_NODE, attributes={"comm_size": 5}),
             "'comm_dst' is None",
         ),
-        (ChakraNode(1, "x", NodeType.COMM_SEND_NODE, attributes=SEND), "another of 1 ranks"),
+        (
+            ChakraNode(1, "x", NodeType.COMM_SEND_NODE, attributes=SEND),
+            "another of 1 ranks. Give the files of all ranks",
+        ),
         (
             ChakraNode(
                 1, "x", NodeType.COMM_COLL_NODE, attributes={"comm_type": Collective.BROADCAST}

@@ -16,6 +16,8 @@ from testbed.errors import InputError
 from testbed.fidelity.evidence import State
 from testbed.fidelity.verdict import Verdict
 from testbed.links.agent.client import LinkReport
+from testbed.links.capabilities import Capabilities
+from testbed.runner import preflight
 from testbed.runner.link_replay import ReplayedLinks
 from testbed.scenario import load
 from testbed.scenario.yaml import parse
@@ -262,10 +264,35 @@ def test_mean_rates_are_of_a_whole_stretched_trace(tmp_path: Path) -> None:
         "name: stretched\nnodes: {server: {role: server}, worker: {role: worker, count: 2}}\n"
         f"links: {{default: {{up: {end}, down: {end}}}}}\nalgorithms: [none]\n"
         "events: [{kind: trace, links: [server], file: t.csv, at_end: hold, stretch: 10}]\n"
+        "train: {stop: {steps: 1000000}}\n"
     )
     step = json.loads(output("plan", str(path), "--json"))["dense_step"]
     seconds = 2 * step["frame_bytes"] * 8 / 91e6
     assert [step["up_s"], step["down_s"]] == pytest.approx([seconds] * 2, rel=0.06)
+
+
+@pytest.mark.parametrize("dilation", [1, 4])
+def test_a_step_is_estimated_at_the_rates_of_the_run_itself(tmp_path: Path, dilation: int) -> None:
+    """The server's link is slow for 15 s, 5 s of it an outage; there and back it is 20 ms."""
+    path, end = tmp_path / "short.yaml", "{rate: 100 Mbit/s, queue: 50 ms, delay: 5 ms}"
+    path.write_text(
+        "name: short\nnodes: {server: {role: server}, worker: {role: worker, count: 2}}\n"
+        f"links: {{default: {{up: {end}, down: {end}}}, server: {{up: {{rate: 10 Mbit/s}}}}}}\n"
+        "events:\n  - {kind: outage, links: [server], direction: up, at: 0 s, for: 5 s}\n"
+        "  - {kind: step, links: [server], direction: up, at: 15 s, rate: 100 Mbit/s}\n"
+        f"algorithms: [none]\ndilation: {dilation}\ntrain: {{pace: 50 ms, stop: {{steps: 20}}}}\n"
+    )
+    step = json.loads(output("plan", str(path), "--json"))["dense_step"]
+    assert step["trip_s"] == pytest.approx(0.02)
+    parts = [step[f"{part}_s"] for part in ("up", "down", "pace", "trip")]
+    assert step["step_s"] == pytest.approx(sum(parts))
+    assert step["over_s"] == pytest.approx(20 * step["step_s"], rel=0.05)
+    assert 5.0 < step["over_s"] < 15.0
+    mean_bits = 10e6 * (step["over_s"] - 5.0) / step["over_s"]
+    assert step["down_s"] == pytest.approx(2 * step["frame_bytes"] * 8 / mean_bits, rel=0.06)
+    shown = output("plan", str(path))
+    assert f"at the mean rates of the first {step['over_s']:.3g} s" in shown
+    assert " ms down, 20.0 ms on the way, " in shown
 
 
 def test_a_link_that_carries_nothing_at_first_has_no_step_at_mean_rates(tmp_path: Path) -> None:
@@ -370,3 +397,54 @@ def test_a_replay_that_is_invalid_is_exit_code_1(
     result = call("replay", DEMO, "--no-figures", *(["--json"] if as_json else []))
     assert result.exit_code == code
     assert ("70 ms late" in result.output) == (state != "valid")
+
+
+def _changed(tmp_path: Path, old: str, new: str) -> str:
+    """The path of the demonstration with other words in it."""
+    path = tmp_path / "changed.yaml"
+    text = Path(DEMO).read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    return str(path)
+
+
+@pytest.mark.parametrize("data", ["", "\n  data: of-tasks"])
+def test_data_that_are_not_there_are_named_before_any_node_starts(
+    tmp_path: Path, data: str
+) -> None:
+    (tmp_path / "of-tasks").mkdir()
+    path = _changed(tmp_path, "task: digits", f"task: cifar10{data}")
+    number = Path(path).read_text()[: Path(path).read_text().index("task:")].count("\n") + 1
+    error = call("run", path, "--fabric", "sim", "--out", tmp_path / "out").exception
+    assert isinstance(error, InputError)
+    where = f"{path}:{number + 1 if data else number - 1}: train.data: task 'cifar10' needs"
+    assert str(error).startswith(where)
+    folder = tmp_path / "of-tasks" if data else "DIR"
+    assert f"`testbed data fetch cifar10 --data {folder}`" in str(error)
+    assert not (tmp_path / "out").exists()
+    for verb in ("validate", "plan"):
+        assert f"note: {error}" in output(verb, path)
+    assert "note: " not in output("validate", path, "--exec")
+
+
+@pytest.mark.parametrize("verb", ["validate", "plan"])
+def test_what_real_links_lack_here_is_a_note(tmp_path: Path, verb: str) -> None:
+    path = _changed(tmp_path, "congestion: cubic", "congestion: bbrr")
+    lacking = "on real links here: this kernel does not offer the congestion control 'bbrr'"
+    assert f"note: {lacking}" in output(verb, path)
+    (note,) = json.loads(output(verb, path, "--json"))["notes"]
+    assert note.startswith(lacking)
+
+
+def test_virtual_time_lacks_no_part_of_a_kernel(tmp_path: Path) -> None:
+    path = _changed(tmp_path, "congestion: cubic", "congestion: bbrr")
+    assert "note: " not in output("plan", path, "--fabric", "sim")
+
+
+def test_a_kernel_without_netem_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    able = Capabilities(frozenset(), False, ("cubic",), "6.1", True)
+    monkeypatch.setattr(preflight, "probe", lambda: able)
+    monkeypatch.setattr(preflight.user_namespace, "try_out", lambda: able)
+    assert "note: on real links here: kernel 6.1 lacks netem (" in output("validate", LOSSY)
+    able = Capabilities(frozenset(), False, (), "6.1", False)
+    assert "note: " not in output("validate", LOSSY)  # this user may not find out

@@ -137,6 +137,8 @@ def over(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
         (["--out", "elsewhere"], "--out: .*elsewhere was given"),
         (["--baseline", "fp16"], "--baseline: 'fp16' is not compared. Give one of none"),
         (["--target", "90"], "--target: 90 is no accuracy"),
+        (["--target", "90%"], "--target: '90%' is no number. Write a share such as 0.9"),
+        (["--margin", "1%"], "--margin: '1%' is no number. Write a share such as 0.005"),
         (["--margin", "-1"], "--margin: -1 is no margin"),
     ],
 )

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from testbed.errors import InputError
+from testbed.runner import run
 from testbed.runner.experiment import prepare
 
+ROOT = Path(__file__).parents[2]
 SCENARIO = """\
 name: small
 nodes: {server: {role: server}, worker: {role: worker, count: 2}}
@@ -76,3 +78,16 @@ def test_mean_of_stands_alone(beside: str, tmp_path: Path) -> None:
     key = beside.partition(":")[0]
     with pytest.raises(InputError, match=rf"small.yaml:5: algorithms\[0\].*`{key}` cannot stand"):
         prepare(path)
+
+
+@pytest.mark.parametrize("fabric", ["docker", "swarm"])
+def test_containers_have_no_package_of_somebodys_own(
+    fabric: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is said before any of them is started."""
+    experiment = prepare(ROOT / "scenarios" / "demo.yaml", ["topk-0.15"])
+    monkeypatch.setattr(
+        run.selectors, "package_of", {"topk": "the package mine", "dense": None}.get
+    )
+    with pytest.raises(InputError, match="--fabric: selector 'topk' is from the package mine"):
+        run._check(experiment, fabric, parallel=1)

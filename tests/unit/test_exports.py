@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_here import carried_out_in
+from command_here import call, carried_out_in
 from synthetic_job import Job, make_job
 from synthetic_run import PACE_S, Recipe, make_run
 
@@ -159,6 +159,17 @@ def test_what_cannot_be_exported_is_said_in_a_sentence(path: Path, tmp_path: Pat
     (tmp_path / "file").touch()
     blocked = carried_out_in(tmp_path, "export", str(path), "--to", "csv", "--out", "file")
     assert blocked.returncode == 2 and "file: cannot be" in blocked.stderr
+
+
+def test_an_export_that_fails_leaves_no_empty_folder(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(FORMATS, "csv", lambda *_: needed("no_such_tracker", "exports to it"))
+    for kept in (False, True):
+        result = call("export", str(path), "--to", "csv", "--out", str(tmp_path / "x"))
+        assert isinstance(result.exception, MachineError)
+        assert (tmp_path / "x").exists() == kept
+        (tmp_path / "x").mkdir(exist_ok=True)
 
 
 def test_a_missing_package_is_named_with_the_command() -> None:

@@ -24,9 +24,10 @@ from testbed.errors import InputError
 from testbed.fidelity.summary import summarise_job
 from testbed.fidelity.verdict import Verdict
 from testbed.records.run_directory import read_json
-from testbed.runner.exec.run import Executed
+from testbed.runner.exec.run import Executed, early_change
 from testbed.runner.exec.trial import ExecTrial
 from testbed.runner.trial import TrialOutcome
+from testbed.scenario import load as scenario_load
 
 FEW = Verdict("degraded", ["too little of something"])
 
@@ -224,3 +225,40 @@ def test_a_job_whose_links_have_no_samples_is_told_by_its_marks(
     _present(Executed(path, summary), as_json=False)
     said = capsys.readouterr().err
     assert f"4 steps (marked), median {summary['step_median_s']:.3f} s\n" in said
+
+
+def test_a_job_without_steps_says_why_and_what_marks_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = make_job(tmp_path, Job(marked=False))
+    (path / "links.jsonl").write_text("")
+    _present(Executed(path, summarise_job(path)), as_json=False)
+    assert (
+        "Steps were not found: the links' records are too few. `mark.step()` after each step of "
+        "the job would mark them\n"
+    ) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("at", "said"), [("1 s", True), ("3 s", False), (None, False)])
+def test_links_that_change_before_a_job_sends_are_said(
+    tmp_path: Path, at: str | None, said: bool
+) -> None:
+    change = f"{{kind: step, links: [all], at: {at}, rate: 5 Mbit/s}}" if at else ""
+    (tmp_path / "s.yaml").write_text(
+        "name: s\nnodes: {worker: {role: worker, count: 2}}\n"
+        "links: {default: {up: {rate: 9 Mbit/s, queue: 50 ms}, down: {rate: 9 Mbit/s, "
+        f"queue: 50 ms}}}}}}\nevents: [{change}]\n"
+    )
+    timeline = scenario_load.load(tmp_path / "s.yaml", trains=False).timeline()
+    records = [
+        {"kind": "change", "due_s": 1.0},
+        *(
+            {"kind": "sample", "from_s": from_s, "delivered_bits": bits}
+            for from_s, bits in ((0.5, 0.0), (1.5, 800.0), (2.0, 5e5), (2.5, 5e5))
+        ),
+    ]
+    note = early_change(timeline, records)
+    assert (note is not None) == said
+    if note:
+        assert "changed after 1 s" in note and "after 2 s: with --await-begin" in note
+    assert early_change(timeline, records[:3]) is None, "a job that sends nothing"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from testbed.algorithm import Algorithm
+from testbed.errors import Interrupted
 from testbed.runner.comparison import interleaved
 from testbed.runner.progress import Progress, Remaining, _facts, duration
+from testbed.runner.run import _ended
 
 
 def step(number: int, **more: Any) -> dict[str, Any]:
@@ -81,3 +84,17 @@ def test_every_seed_begins_one_algorithm_later() -> None:
     order = interleaved(rows, [7, 8, 9, 10])
     assert "".join(row.name for row, _ in order) == "abcbcacababc"
     assert [seed for _, seed in order] == [7] * 3 + [8] * 3 + [9] * 3 + [10] * 3
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [([], ""), ([None], ""), ([0, None], ""), ([3], "1 run was begun"), ([3, 0, 1], "3 runs were")],
+)
+def test_a_report_is_offered_where_there_is_a_step_to_draw(
+    steps: list[int | None], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    comparison: Any = SimpleNamespace(runs=[{"steps": each} for each in steps], directory="d")
+    with pytest.raises(Interrupted), _ended(Progress(quiet=False), comparison, None):
+        raise Interrupted("enough")
+    told = capsys.readouterr().err
+    assert told.startswith(said) if said else not told

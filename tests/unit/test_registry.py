@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from importlib.metadata import EntryPoint
+import json
+from importlib.metadata import EntryPoint, EntryPoints, PathDistribution
 from pathlib import Path
 
 import pytest
 
 from testbed import registry as module
 from testbed.errors import InputError
+from testbed.fabric import file_view
 from testbed.registry import Registry
 
 
@@ -107,3 +109,48 @@ def test_a_name_that_two_packages_declare(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(InputError, match="'pi' is declared by an installed package and an install"):
         registry.get("pi")
     assert registry.get("two") == 2
+
+
+def _used_from(folder: Path, value: str, group: str = "narrows.numbers-of-tests") -> EntryPoint:
+    """An entry point of a package that `pip install -e` left in its folder."""
+    about = folder.parent / "mine-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Name: mine\nVersion: 1\n")
+    (about / "entry_points.txt").write_text(f"[{group}]\nseven = {value}\n")
+    direct = {"url": folder.as_uri(), "dir_info": {"editable": True}}
+    (about / "direct_url.json").write_text(json.dumps(direct))
+    (point,) = PathDistribution(about).entry_points
+    return point
+
+
+def test_nodes_are_shown_the_folder_that_a_package_is_used_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "with space"
+    folder.mkdir()
+    points = EntryPoints([_used_from(folder, "mine:seven"), EntryPoint("other", "x:y", "other")])
+    monkeypatch.setattr(module, "entry_points", lambda: points)
+    module.editable_folders.cache_clear()
+    assert module.editable_folders() == (folder,)
+    assert str(folder) in [each.path for each in file_view.programs({})]
+    module.editable_folders.cache_clear()
+
+
+def test_a_package_whose_folder_is_out_of_sight_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "gone"
+    registry = _with_points(monkeypatch, [_used_from(folder, "no_such_module:seven")])
+    with pytest.raises(InputError, match=f"{folder}, from which it is used .* without -e"):
+        registry.get("seven")
+    folder.mkdir()
+    with pytest.raises(InputError, match="Mend or uninstall the package mine"):
+        registry.get("seven")
+
+
+def test_a_registry_says_which_package_has_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = _with_points(monkeypatch, [_used_from(tmp_path / "mine", "math:pi")])
+    assert registry.package_of("seven") == "the package mine"
+    assert registry.package_of("one") is None

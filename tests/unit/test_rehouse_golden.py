@@ -6,12 +6,17 @@ import json
 from pathlib import Path
 
 import pytest
-from golden_rehouse import GOLDEN, recorded
+from golden_rehouse import GOLDEN, as_text, recorded
 
 
 @pytest.fixture(scope="module")
 def now(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, dict[str, str]]]:
     return recorded(tmp_path_factory.mktemp("golden"))
+
+
+def test_recording_it_anew_moves_no_line() -> None:
+    text = GOLDEN.read_text()
+    assert as_text(json.loads(text)) == text
 
 
 @pytest.mark.parametrize("kind", ["runs", "texts"])

@@ -85,13 +85,19 @@ def test_why_a_replay_ends_is_not_what_its_flows_say_when_they_are_ended(
     trial.session = SimpleNamespace(
         places={"worker-0": worker},
         ahead_ns=lambda _: 0,
-        control=SimpleNamespace(send=lost),
+        control=SimpleNamespace(send=lambda *_, **__: None),
         networks=SimpleNamespace(switch_address=""),
     )
     trial._seconds = 1.0
-    trial._follow = trial.progress = lambda _: None
+    trial._follow = lambda _: None
+    said: list[str] = []
+    trial.progress = SimpleNamespace(say=said.append)
     trial._longest_trip_s = lambda: 0.0
+    trial._wait = lost
     monkeypatch.setattr(link_replay, "_switch_flows", lambda *_: [flow])
     with pytest.raises(NodeLost, match="it was killed"):
         trial._perform()
     assert flow.returncode == -9
+    assert said == [
+        "1 nodes, both directions, 1 s once all queues are full: over in about 4 s, then the verdict"
+    ]

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import secrets
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from testbed.fabric.docker.fabric import pins_below
 from testbed.fabric.file_view import Account, account, account_for, pinned
 from testbed.host import images as host_images
 from testbed.journal import Journal
-from testbed.records.run_directory import RunDirectory
+from testbed.records.run_directory import LINKS, RunDirectory, read_jsonl
 from testbed.runner.exec.launch_spec import (
     DOCKER,
     SWARM,
@@ -45,6 +46,7 @@ from testbed.runner.signals import interruptible, machine
 from testbed.runner.trial import TrialPlan
 from testbed.scenario.expand import expand, racks
 from testbed.scenario.load import Loaded
+from testbed.scenario.timeline import Timeline
 from testbed.user_files import OpenedPath, Output, PinnedFolder, archive_of
 
 
@@ -206,4 +208,28 @@ def _carry_out(trial: ExecTrial, output: Output) -> Executed:
             trial.progress.insist(output.failure)
         if trial.outcome.error is not None:
             trial.progress.insist(f"records in {trial.directory.path}")
+    if not trial.awaits_begin:
+        note = early_change(trial.timeline, read_jsonl(trial.directory.path / LINKS))
+        if note is not None:
+            trial.progress.say(note)
     return Executed(trial.directory.path, summaries[0])
+
+
+_IDLE_BITS = 8 * 2000
+"""A link that carries no more between two looks at it carries nothing of a job."""
+
+
+def early_change(timeline: Timeline, records: Iterable[Mapping[str, Any]]) -> str | None:
+    """Return a note where links change before any of them carries something; ``records``: of the
+    links."""
+    change = next(timeline.changes(0.0, inf), None)
+    if change is None:
+        return None
+    samples = (record for record in records if record.get("kind") == "sample")
+    used = (float(each["from_s"]) for each in samples if each["delivered_bits"] > _IDLE_BITS)
+    if (first_s := next(used, None)) is None or change.time_s >= first_s:
+        return None
+    return (
+        f"the links first changed after {change.time_s:.3g} s, and the job sent something after "
+        f"{first_s:.3g} s: with --await-begin their history begins when it calls mark.begin()"
+    )

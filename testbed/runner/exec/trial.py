@@ -280,6 +280,11 @@ class ExecTrial(RealTrial):
         self.seconds = 0.0
         """From t0 to the last process's end."""
 
+    @property
+    def awaits_begin(self) -> bool:
+        """Return whether the history of the links begins when the job says so."""
+        return self._spec.await_begin
+
     def conclude(self) -> dict[str, Any]:
         """Judge links, connections and interfaces; see ``exec.judge.conclude``."""
         missed = [] if self._monitor is None else self._monitor.missed

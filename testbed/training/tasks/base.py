@@ -179,16 +179,28 @@ def _check(path: Path, raw: bytes, expected: str) -> None:
 def read(data: Path | None, name: str, *, task: str, files: DataFiles) -> bytes:
     """Contents of file ``name`` (or ``name.gz``) in ``data`` or one of its usual folders. Raises
     InputError that says which file to put where, and what brings it there."""
+    return _contents(_path(data, name, task, files))
+
+
+def check_data(task: str, data: Path | None) -> None:
+    """Raises InputError as ``read`` where a file that the task needs is not there. Opens none."""
+    files = getattr(tasks.get(task, where="train.task"), "files", None)
+    if isinstance(files, DataFiles):
+        for name in files.sums:
+            _path(data, name, task, files)
+
+
+def _path(data: Path | None, name: str, task: str, files: DataFiles) -> Path:
     if data is None:
         raise InputError(
             f"task {task!r} needs its files",
             where="train.data",
             hint=f"Set train.data to a directory that holds {name} and its companions "
-            f"({files.source})",
+            f"({files.source}); `testbed data fetch {task} --data DIR` brings them there",
         )
     path = files.find(data, name)
     if path is not None:
-        return _contents(path)
+        return path
     raise InputError(
         f"task {task!r} needs {name}, which is not in {data}",
         where="train.data",
