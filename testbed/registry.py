@@ -7,18 +7,17 @@ what other installed packages declare under its entry-point group (docs/how-to).
 
 from __future__ import annotations
 
-import json
-import os
+import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from difflib import get_close_matches
 from functools import cache, cached_property
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 from typing import Any, ClassVar, Generic, TypeVar
-from urllib.parse import unquote, urlsplit
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -93,7 +92,7 @@ class Registry(Generic[T]):
                 f"{self.noun} {point.name!r} cannot be imported from {point.value!r}, an entry "
                 f"point of {_package(point)}: {type(error).__name__}: {error}",
                 where=where,
-                hint=_out_of_sight(point, error) or f"Mend or uninstall {_package(point)}",
+                hint=f"Mend or uninstall {_package(point)}",
             ) from error
         return loaded
 
@@ -112,39 +111,27 @@ def _package(point: EntryPoint) -> str:
     return f"the package {point.dist.name}" if point.dist else "an installed package"
 
 
-def _editable(point: EntryPoint) -> Path | None:
-    """The folder from which its package is used, where that was installed by ``pip install -e``."""
-    try:
-        about = json.loads((point.dist and point.dist.read_text("direct_url.json")) or "{}")
-        url = urlsplit(str(about["url"])) if about["dir_info"]["editable"] else None
-    except (LookupError, TypeError, ValueError):
-        return None
-    return Path(unquote(url.path)) if url is not None and url.scheme == "file" else None
-
-
 @cache
-def editable_folders() -> tuple[Path, ...]:
-    """The folders from which installed packages are used (``pip install -e``) that declare
-    something for any registry: nodes need them, too."""
+def package_paths() -> tuple[Path, ...]:
+    """Folders, or files, of the top-level modules of all packages that declare something for any
+    registry, but for those on the search path: an installation with ``-e`` leaves them where they
+    are, and nodes need them, too."""
     points = entry_points()
-    own = (
-        point
-        for group in points.groups
-        if group.startswith(GROUPS)
-        for point in points.select(group=group)
-    )
-    return tuple(dict.fromkeys(folder for point in own if (folder := _editable(point))))
+    groups = (group for group in points.groups if group.startswith(GROUPS))
+    declared = (point for group in groups for point in points.select(group=group))
+    names = sorted({point.module.partition(".")[0] for point in declared})
+    return tuple(path for name in names for path in _paths(name))
 
 
-def _out_of_sight(point: EntryPoint, error: Exception) -> str | None:
-    """A hint where a package is used from a folder that cannot be read here."""
-    folder = _editable(point) if isinstance(error, ModuleNotFoundError) else None
-    if folder is None or os.access(folder, os.R_OK | os.X_OK):
-        return None
-    return (
-        f"{folder}, from which it is used (`pip install -e`), cannot be read here: install it "
-        "without -e, or move it"
-    )
+def _paths(name: str) -> Iterator[Path]:
+    try:
+        spec = find_spec(name)
+    except (ImportError, ValueError):
+        return
+    if spec is not None:
+        for path in map(Path, spec.submodule_search_locations or [spec.origin or ""]):
+            if path.exists() and str(path.parent) not in sys.path:
+                yield path
 
 
 class Options(BaseModel):

@@ -33,7 +33,7 @@ from testbed.process import (
     mount,
     unshare,
 )
-from testbed.registry import editable_folders
+from testbed.registry import package_paths
 from testbed.topology import Limits
 from testbed.user_files import home
 
@@ -123,19 +123,20 @@ def account_for(shown: Iterable[Shown]) -> Account | None:
 
 
 def programs(variables: Mapping[str, str]) -> list[Shown]:
-    """The interpreter, the package, others with parts for it that are used from their folders, and
-    what the search paths lead to outside of ``/usr``.
+    """The interpreter, the package, what the search paths lead to outside of ``/usr``, and modules
+    elsewhere that have parts for the package.
 
-    Root's nodes are shown no folder of a search path that somebody else could change: they have it
-    as its permissions say.
+    Of what a search path or such a module leads to, root's nodes are shown nothing that somebody
+    else could change: they have it as its permissions say.
     """
     mine = account() is None
     libraries, places = (
         [entry for entry in variables.get(name, "").split(os.pathsep) if entry]
         for name in ("PYTHONPATH", "PATH")
     )
-    folders = [Path(sys.base_prefix), Path(sys.prefix), PACKAGE, *editable_folders()]
+    folders = [Path(sys.base_prefix), Path(sys.prefix), PACKAGE]
     folders += [Path(entry) for entry in sys.path if entry and entry not in libraries]
+    folders += [path for path in package_paths() if mine or is_trusted(str(path))]
     folders += [Path(entry) for entry in libraries if mine or is_trusted(entry)]
     for entry in places:
         if mine or is_trusted(entry):

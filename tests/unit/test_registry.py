@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import json
+import sys
+from collections.abc import Mapping
+from importlib.machinery import ModuleSpec
 from importlib.metadata import EntryPoint, EntryPoints, PathDistribution
+from importlib.util import spec_from_file_location
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -111,46 +115,46 @@ def test_a_name_that_two_packages_declare(monkeypatch: pytest.MonkeyPatch) -> No
     assert registry.get("two") == 2
 
 
-def _used_from(folder: Path, value: str, group: str = "narrows.numbers-of-tests") -> EntryPoint:
-    """An entry point of a package that `pip install -e` left in its folder."""
-    about = folder.parent / "mine-1.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Name: mine\nVersion: 1\n")
-    (about / "entry_points.txt").write_text(f"[{group}]\nseven = {value}\n")
-    direct = {"url": folder.as_uri(), "dir_info": {"editable": True}}
-    (about / "direct_url.json").write_text(json.dumps(direct))
-    (point,) = PathDistribution(about).entry_points
-    return point
+class _Finder:
+    """Finds a module where it is, as an installation with ``-e`` leaves one in ``sys.meta_path``."""
+
+    def __init__(self, paths: Mapping[str, Path]) -> None:
+        self._paths = paths
+
+    def find_spec(self, name: str, *_: Any) -> ModuleSpec | None:
+        return spec_from_file_location(name, self._paths[name]) if name in self._paths else None
 
 
-def test_nodes_are_shown_the_folder_that_a_package_is_used_from(
+def test_nodes_are_shown_modules_that_packages_are_used_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "with space"
-    folder.mkdir()
-    points = EntryPoints([_used_from(folder, "mine:seven"), EntryPoint("other", "x:y", "other")])
+    package, single = tmp_path / "with space" / "whole_of_tests", tmp_path / "single_of_tests.py"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    single.touch()
+    paths = {"whole_of_tests": package / "__init__.py", "single_of_tests": single}
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, _Finder(paths)])
+    declared = {
+        "whole_of_tests.below:x": "narrows.a", "single_of_tests:y": "narrows.b", "json:z": "narrows.b",
+        "no_such_module:x": "narrows.b", "foreign:x": "other",
+    }  # fmt: skip
+    points = EntryPoints(EntryPoint("it", value, group) for value, group in declared.items())
     monkeypatch.setattr(module, "entry_points", lambda: points)
-    module.editable_folders.cache_clear()
-    assert module.editable_folders() == (folder,)
-    assert str(folder) in [each.path for each in file_view.programs({})]
-    module.editable_folders.cache_clear()
-
-
-def test_a_package_whose_folder_is_out_of_sight_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "gone"
-    registry = _with_points(monkeypatch, [_used_from(folder, "no_such_module:seven")])
-    with pytest.raises(InputError, match=f"{folder}, from which it is used .* without -e"):
-        registry.get("seven")
-    folder.mkdir()
-    with pytest.raises(InputError, match="Mend or uninstall the package mine"):
-        registry.get("seven")
+    module.package_paths.cache_clear()
+    assert module.package_paths() == (single, package)
+    monkeypatch.setattr(file_view, "is_trusted", lambda path: path != str(single))
+    monkeypatch.setattr(file_view, "account", lambda: file_view.Account(1, 1))
+    shown = {each.path for each in file_view.programs({}) if str(tmp_path) in each.path}
+    assert shown == {str(package)}  # of root's nodes; nothing of its folder besides
+    module.package_paths.cache_clear()
 
 
 def test_a_registry_says_which_package_has_a_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    registry = _with_points(monkeypatch, [_used_from(tmp_path / "mine", "math:pi")])
+    (about := tmp_path / "mine-1.dist-info").mkdir()
+    (about / "METADATA").write_text("Name: mine\nVersion: 1\n")
+    (about / "entry_points.txt").write_text("[narrows.numbers-of-tests]\nseven = math:pi\n")
+    registry = _with_points(monkeypatch, list(PathDistribution(about).entry_points))
     assert registry.package_of("seven") == "the package mine"
     assert registry.package_of("one") is None
