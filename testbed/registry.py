@@ -7,26 +7,22 @@ what other installed packages declare under its entry-point group (docs/how-to).
 
 from __future__ import annotations
 
-import json
 import os
 from collections import deque
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from difflib import get_close_matches
-from functools import cache, cached_property
+from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
-from pathlib import Path
 from random import Random
 from typing import Any, ClassVar, Generic, TypeVar
-from urllib.parse import unquote, urlsplit
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from testbed.errors import InputError, brief
+from testbed.user_files import editable_folder
 
 T = TypeVar("T")
-GROUPS = "narrows."
-"""The beginning of the names of all registries' groups of entry points."""
 
 
 class Registry(Generic[T]):
@@ -112,33 +108,9 @@ def _package(point: EntryPoint) -> str:
     return f"the package {point.dist.name}" if point.dist else "an installed package"
 
 
-def _editable(point: EntryPoint) -> Path | None:
-    """The folder from which its package is used, where that was installed by ``pip install -e``."""
-    try:
-        about = json.loads((point.dist and point.dist.read_text("direct_url.json")) or "{}")
-        url = urlsplit(str(about["url"])) if about["dir_info"]["editable"] else None
-    except (LookupError, TypeError, ValueError):
-        return None
-    return Path(unquote(url.path)) if url is not None and url.scheme == "file" else None
-
-
-@cache
-def editable_folders() -> tuple[Path, ...]:
-    """The folders from which installed packages are used (``pip install -e``) that declare
-    something for any registry: nodes need them, too."""
-    points = entry_points()
-    own = (
-        point
-        for group in points.groups
-        if group.startswith(GROUPS)
-        for point in points.select(group=group)
-    )
-    return tuple(dict.fromkeys(folder for point in own if (folder := _editable(point))))
-
-
 def _out_of_sight(point: EntryPoint, error: Exception) -> str | None:
     """A hint where a package is used from a folder that cannot be read here."""
-    folder = _editable(point) if isinstance(error, ModuleNotFoundError) else None
+    folder = editable_folder(point) if isinstance(error, ModuleNotFoundError) else None
     if folder is None or os.access(folder, os.R_OK | os.X_OK):
         return None
     return (

@@ -17,12 +17,17 @@ import threading
 import weakref
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
+from functools import cache
 from io import BytesIO, FileIO
 from pathlib import Path
 from shutil import copyfileobj
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from testbed.errors import InputError, printable
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
 
 _NOBODY = 65_534
 """Whose root's files are where a server of files lets nobody be root."""
@@ -409,3 +414,36 @@ class Output:
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, sys.stdout.fileno())
             os.close(nowhere)
+
+
+GROUPS = "narrows."
+"""The beginning of the names of all registries' groups of entry points."""
+
+
+def editable_folder(point: EntryPoint) -> Path | None:
+    """The folder from which its package is used, where that was installed by ``pip install -e``."""
+    import json
+    from urllib.parse import unquote, urlsplit
+
+    try:
+        about = json.loads((point.dist and point.dist.read_text("direct_url.json")) or "{}")
+        url = urlsplit(str(about["url"])) if about["dir_info"]["editable"] else None
+    except (LookupError, TypeError, ValueError):
+        return None
+    return Path(unquote(url.path)) if url is not None and url.scheme == "file" else None
+
+
+@cache
+def editable_folders() -> tuple[Path, ...]:
+    """The folders from which installed packages are used (``pip install -e``) that declare
+    something for any registry: nodes need them, too."""
+    from importlib.metadata import entry_points  # which others who are shown files do without
+
+    points = entry_points()
+    own = (
+        point
+        for group in points.groups
+        if group.startswith(GROUPS)
+        for point in points.select(group=group)
+    )
+    return tuple(dict.fromkeys(folder for point in own if (folder := editable_folder(point))))

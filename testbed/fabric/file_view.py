@@ -33,9 +33,8 @@ from testbed.process import (
     mount,
     unshare,
 )
-from testbed.registry import editable_folders
 from testbed.topology import Limits
-from testbed.user_files import home
+from testbed.user_files import editable_folders, home
 
 NODE_USER = 61_007
 """The user id of nodes: systems give it to no user and no service by themselves, so that usually no

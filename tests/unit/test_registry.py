@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from importlib import metadata
 from importlib.metadata import EntryPoint, EntryPoints, PathDistribution
 from pathlib import Path
 
 import pytest
 
 from testbed import registry as module
+from testbed import user_files
 from testbed.errors import InputError
 from testbed.fabric import file_view
 from testbed.registry import Registry
@@ -129,11 +131,11 @@ def test_nodes_are_shown_the_folder_that_a_package_is_used_from(
     folder = tmp_path / "with space"
     folder.mkdir()
     points = EntryPoints([_used_from(folder, "mine:seven"), EntryPoint("other", "x:y", "other")])
-    monkeypatch.setattr(module, "entry_points", lambda: points)
-    module.editable_folders.cache_clear()
-    assert module.editable_folders() == (folder,)
+    monkeypatch.setattr(metadata, "entry_points", lambda: points)
+    user_files.editable_folders.cache_clear()
+    assert user_files.editable_folders() == (folder,)
     assert str(folder) in [each.path for each in file_view.programs({})]
-    module.editable_folders.cache_clear()
+    user_files.editable_folders.cache_clear()
 
 
 def test_a_package_whose_folder_is_out_of_sight_says_so(
