@@ -7,15 +7,12 @@ what other installed packages declare under its entry-point group (docs/how-to).
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from difflib import get_close_matches
-from functools import cache, cached_property
+from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
-from importlib.util import find_spec
-from pathlib import Path
 from random import Random
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -24,8 +21,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from testbed.errors import InputError, brief
 
 T = TypeVar("T")
-GROUPS = "narrows."
-"""The beginning of the names of all registries' groups of entry points."""
 
 
 class Registry(Generic[T]):
@@ -109,29 +104,6 @@ class Registry(Generic[T]):
 def _package(point: EntryPoint) -> str:
     """Name of the package that declares it."""
     return f"the package {point.dist.name}" if point.dist else "an installed package"
-
-
-@cache
-def package_paths() -> tuple[Path, ...]:
-    """Folders, or files, of the top-level modules of all packages that declare something for any
-    registry, but for those on the search path: an installation with ``-e`` leaves them where they
-    are, and nodes need them, too."""
-    points = entry_points()
-    groups = (group for group in points.groups if group.startswith(GROUPS))
-    declared = (point for group in groups for point in points.select(group=group))
-    names = sorted({point.module.partition(".")[0] for point in declared})
-    return tuple(path for name in names for path in _paths(name))
-
-
-def _paths(name: str) -> Iterator[Path]:
-    try:
-        spec = find_spec(name)
-    except (ImportError, ValueError):
-        return
-    if spec is not None:
-        for path in map(Path, spec.submodule_search_locations or [spec.origin or ""]):
-            if path.exists() and str(path.parent) not in sys.path:
-                yield path
 
 
 class Options(BaseModel):

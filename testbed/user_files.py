@@ -17,6 +17,7 @@ import threading
 import weakref
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
+from functools import cache
 from io import BytesIO, FileIO
 from pathlib import Path
 from shutil import copyfileobj
@@ -409,3 +410,34 @@ class Output:
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, sys.stdout.fileno())
             os.close(nowhere)
+
+
+_GROUPS = "narrows."
+"""The beginning of the names of all registries' groups of entry points."""
+
+
+@cache
+def package_paths() -> tuple[Path, ...]:
+    """Folders, or files, of the top-level modules of all packages that declare something for any
+    registry, but for those on the search path: an installation with ``-e`` leaves them where they
+    are, and nodes need them, too."""
+    from importlib.metadata import entry_points  # which others who are shown files do without
+
+    points = entry_points()
+    groups = (group for group in points.groups if group.startswith(_GROUPS))
+    declared = (point for group in groups for point in points.select(group=group))
+    names = sorted({point.module.partition(".")[0] for point in declared})
+    return tuple(path for name in names for path in _paths(name))
+
+
+def _paths(name: str) -> Iterator[Path]:
+    from importlib.util import find_spec
+
+    try:
+        spec = find_spec(name)
+    except (ImportError, ValueError):
+        return
+    if spec is not None:
+        for path in map(Path, spec.submodule_search_locations or [spec.origin or ""]):
+            if path.exists() and str(path.parent) not in sys.path:
+                yield path

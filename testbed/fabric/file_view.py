@@ -33,9 +33,8 @@ from testbed.process import (
     mount,
     unshare,
 )
-from testbed.registry import package_paths
 from testbed.topology import Limits
-from testbed.user_files import home
+from testbed.user_files import home, package_paths
 
 NODE_USER = 61_007
 """The user id of nodes: systems give it to no user and no service by themselves, so that usually no

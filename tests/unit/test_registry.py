@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from importlib import metadata
 from importlib.machinery import ModuleSpec
 from importlib.metadata import EntryPoint, EntryPoints, PathDistribution
 from importlib.util import spec_from_file_location
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from testbed import registry as module
+from testbed import user_files
 from testbed.errors import InputError
 from testbed.fabric import file_view
 from testbed.registry import Registry
@@ -139,14 +141,14 @@ def test_nodes_are_shown_modules_that_packages_are_used_from(
         "no_such_module:x": "narrows.b", "foreign:x": "other",
     }  # fmt: skip
     points = EntryPoints(EntryPoint("it", value, group) for value, group in declared.items())
-    monkeypatch.setattr(module, "entry_points", lambda: points)
-    module.package_paths.cache_clear()
-    assert module.package_paths() == (single, package)
+    monkeypatch.setattr(metadata, "entry_points", lambda: points)
+    user_files.package_paths.cache_clear()
+    assert user_files.package_paths() == (single, package)
     monkeypatch.setattr(file_view, "is_trusted", lambda path: path != str(single))
     monkeypatch.setattr(file_view, "account", lambda: file_view.Account(1, 1))
     shown = {each.path for each in file_view.programs({}) if str(tmp_path) in each.path}
     assert shown == {str(package)}  # of root's nodes; nothing of its folder besides
-    module.package_paths.cache_clear()
+    user_files.package_paths.cache_clear()
 
 
 def test_a_registry_says_which_package_has_a_name(

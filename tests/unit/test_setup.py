@@ -485,7 +485,7 @@ def test_make_lists_every_target() -> None:
     shown = subprocess.run(["make", "-C", str(ROOT)], capture_output=True, text=True, check=True)
     targets = ["help", "setup", "setup-stop", "demo", "test", "nightly", "coverage", "test-times"]
     targets += ["mutants", "lock", "lower-bounds", "release", "lint", "docs", "run", "compare"]
-    targets += ["replay", "examples", "example", "replicate", "plots", "images", "observe"]
+    targets += ["replay", "examples", "example", "replicate", "gpu", "plots", "images", "observe"]
     targets += ["guest", "doctor", "clean"]
     listed = [line.split()[0] for line in shown.stdout.splitlines() if line.startswith("  ")]
     assert listed == targets
