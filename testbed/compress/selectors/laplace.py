@@ -69,9 +69,12 @@ class _SlackRule(NamedTuple):
 
 _HOST = _SlackRule((0.85, 0.98), least=0.1, rises=2.0, raised=0.0)
 """In the long run 3 steps in 100 miss: 1 / (1 + ln 2 / −ln 0.98)."""
-_ACCELERATOR = _SlackRule((0.52, 0.85), least=0.025, rises=1.5, raised=0.075)
-"""There it takes as long to choose among few as to read them all, unless these are many millions.
-So the slack falls sooner, and to less than the tolerance, where no correction follows."""
+_SHORT = _SlackRule((0.52, 0.92), least=0.025, rises=2.0, raised=0.0)
+_LONG = _SlackRule((0.52, 0.85), least=0.025, rises=1.5, raised=0.075)
+_LONG_FROM = 1_000_000
+"""On an accelerator it takes as long to choose among few as to read them all, unless these are many
+millions. So the slack falls sooner, and to less than the tolerance, where no correction follows.
+Counts of long vectors, from so many elements on, are predicted better: soon after a miss, too."""
 
 
 @dataclass(slots=True)
@@ -110,16 +113,14 @@ class ThresholdPredictor:
         expected = self.expected(density)
         return max(expected - self.slope * log(wanted), expected / wanted)
 
-    def missed(self, *, few_are_free: bool = True) -> None:
+    def missed(self, rule: _SlackRule = _HOST) -> None:
         """Too few were above the cautious threshold. At first that is the distribution's fault."""
         if self.density:
-            rule = _slack_rule(few_are_free)
             self.slack = min(max(rule.rises * self.slack, rule.raised), _MOST_SLACK)
             self.misses += 1
 
-    def met(self, *, few_are_free: bool = True) -> None:
+    def met(self, rule: _SlackRule = _HOST) -> None:
         """There were enough."""
-        rule = _slack_rule(few_are_free)
         self.slack = max(rule.falls[self.misses > 0] * self.slack, rule.least)
 
     def update(self, ratio: float, density: float, slope: float | None) -> None:
@@ -130,8 +131,10 @@ class ThresholdPredictor:
             self.slope = slope
 
 
-def _slack_rule(few_are_free: bool) -> _SlackRule:
-    return _HOST if few_are_free else _ACCELERATOR
+def _slack_rule(few_are_free: bool, size: int) -> _SlackRule:
+    if few_are_free:
+        return _HOST
+    return _SHORT if size < _LONG_FROM else _LONG
 
 
 def _first(flat: Tensor) -> Tensor:
@@ -246,14 +249,15 @@ class Laplace(CountSelector[LaplaceOptions]):
         flat, aim, operations = given.flat, self._aim, kernels.of(given.flat)
         size, scale = flat.numel(), given.sum_abs / flat.numel()
         free = operations.few_are_free
+        rule = _slack_rule(free, size)
         expected = aim.cautious(window.aim / size, few_are_free=free)
         low = max(rounded(expected * scale), LEAST_MAGNITUDE)
         room = int(_ROOM * (1 + aim.slack) * window.aim) + _SMALL if queued else 0
         left, passes = (yield from self._above(flat, low, room)), 2.0
         if left.count >= window.least or low == LEAST_MAGNITUDE:
-            aim.met(few_are_free=free)
+            aim.met(rule)
         else:
-            aim.missed(few_are_free=free)
+            aim.missed(rule)
             position = yield from narrowing(operations, flat, window.aim, 0, ThresholdPosition())
             low = max(position.edge(1), LEAST_MAGNITUDE)
             room = position.above + position.tied if queued else 0
