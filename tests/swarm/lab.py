@@ -91,11 +91,12 @@ class Host:
             time.sleep(0.05)
 
     def _answers(self) -> bool:
+        """Return whether its own engine does: until its ``/run`` is mounted, the machine's would."""
         if not self.pid and self.process is not None:
             self.pid = next(iter(_children(self.process.pid)), 0)
         return (
             bool(self.pid)
-            and self.run("docker", "info", "-f", "{{.ID}}", check=False).strip() != ""
+            and self.run("docker", "info", "-f", "{{.Name}}", check=False).strip() == self.name
         )
 
     def command(self, *command: str) -> list[str]:
