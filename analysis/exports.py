@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from itertools import groupby
 from pathlib import Path
@@ -272,8 +273,15 @@ def export(runs: Sequence[Run], format_name: str, out: Path) -> list[Path]:
     if format_name not in FORMATS:
         hint = f"Formats are {', '.join(FORMATS)}"
         raise InputError(f"there is no format {format_name!r}", where="--to", hint=hint)
+    new = not out.exists()
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot be made: {error.strerror}", where=str(out)) from None
-    return FORMATS[format_name](runs, out)
+    try:
+        return FORMATS[format_name](runs, out)
+    except BaseException:
+        if new:
+            with suppress(OSError):  # something was written already
+                out.rmdir()
+        raise

@@ -25,6 +25,7 @@ from testbed.exchange.base import exchanges
 from testbed.fidelity.summary import KnownSteps, is_job, known_steps, summarise, summarise_job
 from testbed.process import module_command
 from testbed.records.events import phase_s
+from testbed.records.intervals import IntervalSet
 from testbed.records.link_log import LinkTraffic
 from testbed.records.run_directory import (
     COMPARISON,
@@ -180,23 +181,12 @@ class Run:
     def disturbed(self, end: str | None = None) -> list[tuple[float, float]]:
         """From when to when (s) this machine could not be relied upon to emulate: link direction
         ``end`` (``worker-0 up``), or anything at all. Spans do not overlap."""
-        spans = sorted(
+        spans = (
             (float(s["from_s"]) / self.dilation, float(s["to_s"]) / self.dilation)
             for s in self.links
             if s["kind"] == "disturbed" and (end is None or not s["ends"] or end in s["ends"])
         )
-        return merged(spans)
-
-
-def merged(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Join spans, ascending by their start, that overlap or touch."""
-    whole: list[tuple[float, float]] = []
-    for start, stop in spans:
-        if whole and start <= whole[-1][1]:
-            whole[-1] = whole[-1][0], max(stop, whole[-1][1])
-        else:
-            whole.append((start, stop))
-    return whole
+        return list(IntervalSet(spans))
 
 
 def _number(value: float | None) -> float:

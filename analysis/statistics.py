@@ -201,11 +201,9 @@ def as_fast(speedup: Interval, baseline: str) -> str:
     if speedup.mean is None:
         return f"not compared with {baseline}: no seed has a run of both that counts"
     mean, low, high = speedup.mean, speedup.low, speedup.high
-    slow = mean < 1 / _SAME
-    if slow and low is not None and high is not None:
-        mean, low, high = 1 / mean, 1 / high, 1 / low
-    elif slow:
+    if slow := mean < 1 / _SAME:
         mean = 1 / mean
+        low, high = (None if end is None else 1 / end for end in (high, low))
     between = "" if low is None else f" (95 % interval {low:.3g} to {high:.3g})"
     if 1 / _SAME < mean < _SAME:
         return f"as fast as {baseline}{between}"

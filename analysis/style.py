@@ -20,9 +20,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from analysis.load import Run, merged
+from analysis.load import Run
 from analysis.tables import to_csv
 from testbed.errors import InputError
+from testbed.records.intervals import IntervalSet
 from testbed.records.run_directory import write_atomically, write_data_atomically
 
 COLUMN_IN, PAGE_IN = 3.5, 7.16
@@ -238,11 +239,11 @@ def shade_unreliable(
 ) -> None:
     """Mark the times in which a machine could not be relied upon, each of ``names`` (of the runs)
     in a row and colour of its own, and say so in the legend."""
-    spans: dict[int, list[tuple[float, float]]] = {}
+    spans: dict[int, IntervalSet] = {}
     order = list(dict.fromkeys(names))
     for run, name in zip(runs, names, strict=True):
-        if disturbed := run.disturbed():
-            spans.setdefault(order.index(name), []).extend(disturbed)
+        for span in run.disturbed():
+            spans.setdefault(order.index(name), IntervalSet()).add(*span)
     if not spans:
         return
     height = min(_STRIP, _STRIPS / len(spans))
@@ -251,7 +252,7 @@ def shade_unreliable(
             low, high = axes.get_ylim()
             axes.set_ylim(low * (low / high) ** (height * len(spans)), high)
         for row, index in enumerate(sorted(spans)):
-            shade(axes, merged(sorted(spans[index])), look(index)["color"], row, height)
+            shade(axes, spans[index], look(index)["color"], row, height)
     handles.append(shade_handle())
     labels.append(UNRELIABLE)
 

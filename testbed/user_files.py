@@ -16,7 +16,7 @@ import tarfile
 import threading
 import weakref
 from collections.abc import Callable, Collection, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache
 from io import BytesIO, FileIO
 from pathlib import Path
@@ -100,6 +100,17 @@ class OpenedPath:
         return state.st_dev, state.st_ino
 
 
+@contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Have errors name a file as the user knows it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None:
+            error.filename, error.filename2 = str(path), None
+        raise
+
+
 class PinnedFolder:
     """A folder that is kept open: whoever owns one above may put another in its place later.
 
@@ -168,15 +179,14 @@ class PinnedFolder:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         file = os.open(beside, flags, 0o644, dir_fd=self.descriptor)
         try:
-            with os.fdopen(file, "wb") as opened:
-                copyfileobj(BytesIO(data) if isinstance(data, bytes) else data, opened)
-                opened.flush()
-                os.fsync(file)
-            os.replace(beside, name, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
-        except BaseException as error:
+            with named(self._name / name):
+                with os.fdopen(file, "wb") as opened:
+                    copyfileobj(BytesIO(data) if isinstance(data, bytes) else data, opened)
+                    opened.flush()
+                    os.fsync(file)
+                os.replace(beside, name, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
+        except BaseException:
             os.unlink(beside, dir_fd=self.descriptor)
-            if isinstance(error, OSError) and error.errno is not None:
-                error.filename, error.filename2 = str(self._name / name), None
             raise
 
     def append(self, name: str) -> IO[bytes]:

@@ -16,8 +16,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from testbed.bench.results import RESULT
 from testbed.host.paths import ROOT
 from testbed.records.manifest import machine_facts
+from testbed.records.run_directory import MANIFEST, SUMMARY, read_json
 
 PAPERS = ROOT / "scenarios" / "papers"
 ABOUT_RUN = (
@@ -69,17 +71,16 @@ def carry_out(part: str, command: list[str], own: argparse.Namespace) -> dict[st
 
 def runs(out: Path) -> Iterator[dict[str, Any]]:
     """A summary of each run directory below ``out``, in the order of their names."""
-    for path in sorted(out.rglob("runs/*/summary.json"), key=lambda path: path.parent.name):
-        manifest = json.loads((path.parent / "manifest.json").read_text())
-        summary = json.loads(path.read_text())
+    for path in sorted(out.rglob(f"runs/*/{SUMMARY}"), key=lambda path: path.parent.name):
+        manifest, summary = read_json(path.parent / MANIFEST), read_json(path)
         about = {"run": path.parent.name, "commit": manifest["machine"]["commit"]}
         yield about | {key: summary[key] for key in ABOUT_RUN}
 
 
 def suites(out: Path) -> dict[str, Any]:
     """What the newest ``bench gpu`` below ``out`` has measured."""
-    results = sorted(out.glob("measurements/*_gpu/bench.json"))
-    return dict(json.loads(results[-1].read_text())["suites"]) if results else {}
+    results = sorted(out.glob(f"measurements/*_gpu/{RESULT}"))
+    return dict(read_json(results[-1])["suites"]) if results else {}
 
 
 def arguments(given: list[str]) -> argparse.Namespace:

@@ -11,8 +11,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.load import Array, merged
+from analysis.load import Array
 from analysis.style import PAGE_IN, heading, look, narrows_style, new_figure, write
+from testbed.records.intervals import IntervalSet
 from testbed.traces.rate_trace import RateTrace, TraceSummary, summary
 
 _MOST_STEPS = 3000
@@ -82,7 +83,7 @@ def _over_time(axes: Axes, edges: Array, rates: Array) -> None:
         )
     dead = rates == 0
     if dead.any():
-        spans = merged(zip(edges[:-1][dead], edges[1:][dead], strict=True))
+        spans = IntervalSet(zip(edges[:-1][dead], edges[1:][dead], strict=True))
         pieces = [(start, stop - start) for start, stop in spans]
         height = 1.0 if len(pieces) <= _MOST_OUTAGES else 0.03
         axes.broken_barh(

@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -93,7 +92,7 @@ def export(
     runs: Runs, to: Format, out: Exported = Path("export"), as_json: options.Json = False
 ) -> None:
     """Write the records of some runs for TensorBoard, W&B, MLflow, or as tables."""
-    with readable(runs), _kept_if_filled(out):
+    with readable(runs):
         from analysis.exports import export as written
         from analysis.load import load_all
 
@@ -103,19 +102,6 @@ def export(
         options.print_json({"format": to, "files": files})
     else:
         print("\n".join(files))
-
-
-@contextmanager
-def _kept_if_filled(folder: Path) -> Iterator[None]:
-    """Remove a new folder again into which an error let nothing be written."""
-    before = folder.exists()
-    try:
-        yield
-    except BaseException:
-        if not before:
-            with suppress(OSError):
-                folder.rmdir()
-        raise
 
 
 RunDir = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from testbed.errors import InputError, NarrowsError
 from testbed.process import PACKAGE, is_root_outside
 from testbed.records.stored import Files, Stored, stored
-from testbed.user_files import PinnedFolder, data_of
+from testbed.user_files import PinnedFolder, data_of, named
 
 MANIFEST, SUMMARY, LINKS, EVENTS = "manifest.json", "summary.json", "links.jsonl", "events"
 TRAFFIC = "traffic.jsonl"
@@ -105,7 +105,7 @@ class RunDirectory:
 
     def write_text(self, name: str, text: str) -> Path:
         """Write ``name``, replacing it in one move."""
-        with self._named(name):
+        with named(self.path / name):
             self._folder.write(name, text.encode())
         return self.path / name
 
@@ -128,22 +128,12 @@ class RunDirectory:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @contextmanager
-    def _named(self, name: str) -> Iterator[None]:
-        """Have errors name a file as the user knows it."""
-        try:
-            yield
-        except OSError as error:
-            if error.errno is not None:
-                error.filename, error.filename2 = str(self.path / name), None
-            raise
-
     def _append(self, name: str, records: list[Mapping[str, Any]]) -> None:
         data = b"".join(_line(record) for record in records)
         with self._lock:
             if self._closed:
                 raise ValueError(f"the run directory {self.path.name} is closed")
-            with self._named(name):
+            with named(self.path / name):
                 self._add(name, data)
 
     def _add(self, name: str, data: bytes) -> None:

@@ -83,28 +83,27 @@ def test_no_difference_says_so() -> None:
     assert all("includes no difference" in result.sentence() for result in sizes)
 
 
-def test_times_are_judged_by_the_speedup_that_is_shown() -> None:
-    """Seeds' times differ more than their ratios: the difference alone shows nothing."""
+@pytest.mark.parametrize(
+    ("times", "differs", "ending"),
+    [
+        # seeds' times differ more than their ratios: the difference alone shows nothing
+        ([(8.0, 3.0), (20.0, 7.4)], True, "2 pairs; by the speed-up they differ"),
+        ([(5.0, 1.0), (20.0, 15.9)], False, "2 pairs; by the speed-up they may be alike"),
+    ],
+)
+def test_times_are_judged_by_the_speedup_that_is_shown(
+    times: list[tuple[float, float]], differs: bool, ending: str
+) -> None:
     runs = [
-        entry("none", 1, 8.0),
-        entry("fast", 1, 3.0),
-        entry("none", 2, 20.0),
-        entry("fast", 2, 7.4),
+        entry(name, seed, time_s)
+        for seed, pair in enumerate(times, 1)
+        for name, time_s in zip(("none", "fast"), pair, strict=True)
     ]
     time = next(iter(paired(runs)))
-    assert time.speedup is not None and time.speedup.leaves_out(1.0)
-    assert not time.difference.leaves_out(0.0)
-    assert time.differs and time.to_json()["differs"]
-    assert time.sentence().endswith("2 pairs; by the speed-up they differ")
-    runs = [
-        entry("none", 1, 5.0),
-        entry("fast", 1, 1.0),
-        entry("none", 2, 20.0),
-        entry("fast", 2, 15.9),
-    ]
-    time = next(iter(paired(runs)))
-    assert not time.differs and time.difference.leaves_out(0.0)
-    assert time.sentence().endswith("2 pairs; by the speed-up they may be alike")
+    assert time.speedup is not None and time.speedup.leaves_out(1.0) == differs
+    assert time.difference.leaves_out(0.0) != differs
+    assert time.differs == time.to_json()["differs"] == differs
+    assert time.sentence().endswith(ending)
 
 
 @pytest.mark.parametrize(
